@@ -1,14 +1,16 @@
 """Access to each kind of tensor (torch's, numpy's, JAX's): reading its type, shape and bytes, and making a
 new one.
 
-A kind is an object with `name`, `type_of(value)` (the name of the element type), `shape_of(value)`,
+A kind is an object with `name`, `has_type(type)` (whether values of that Python type are of this kind), `type_of(value)` (the name of the element type), `shape_of(value)`,
 `bytes_of(value)` (its elements as a flat uint8 array, without a copy where it is contiguous in host memory),
-`identity(value)` (equal for values that are the same memory, else None), `new(type, shape)`, `room_in(value)`
+`identity(value)` (equal for values that are the same memory, else None), `new(type, shape, memory)` (with unspecified
+content, in fresh memory from a `FreshMemory` if it likes), `room_in(value)`
 (its memory to read into, or None if it has to be copied into), `copy_into(target, source)` and
 `finish(value)`. Elements are little-endian and in row-major order.
 """
 
 import functools
+import math
 import sys
 
 import numpy
@@ -17,6 +19,34 @@ from ._types import numpy_type
 from .errors import Refused
 
 EMPTY = numpy.empty(0, numpy.uint8)
+# Memory that smaller tensors share, and the size from which one has memory of its own: numpy asks for huge pages from
+# there on, which take a twentieth of the time of ordinary ones to be used first.
+_SHARED_BYTES, _OWN_BYTES_MIN = 32 << 20, 4 << 20
+# As torch aligns its tensors.
+_ALIGNMENT = 64
+
+
+class FreshMemory:
+    """Memory for new tensors. Small ones share a block, which is freed when the last of them is."""
+
+    def __init__(self):
+        self._shared, self._used = EMPTY, 0
+
+    def take(self, size):
+        """Returns a flat array of this many bytes, with unspecified content."""
+        if size >= _OWN_BYTES_MIN:
+            return _aligned(size)
+        if self._used + size > self._shared.size:
+            self._shared, self._used = _aligned(_SHARED_BYTES), 0
+        begin = self._used
+        self._used = -(-(begin + size) // _ALIGNMENT) * _ALIGNMENT
+        return self._shared[begin : begin + size]
+
+
+def _aligned(size):
+    room = numpy.empty(size + _ALIGNMENT, numpy.uint8)
+    begin = -room.__array_interface__["data"][0] % _ALIGNMENT
+    return room[begin : begin + size]
 
 
 class NumpyKind:
@@ -25,8 +55,8 @@ class NumpyKind:
     name = "numpy"
 
     @staticmethod
-    def is_one(value):
-        return type(value) in (numpy.ndarray, numpy.memmap)
+    def has_type(of):
+        return of in (numpy.ndarray, numpy.memmap)
 
     @staticmethod
     def refusal(value):
@@ -51,7 +81,7 @@ class NumpyKind:
         return (address, value.dtype.str, value.shape, value.strides) if value.size else None
 
     @staticmethod
-    def new(type_name, shape):
+    def new(type_name, shape, memory):
         return numpy.empty(shape, numpy_type(type_name))
 
     @staticmethod
@@ -79,9 +109,9 @@ class JaxKind(NumpyKind):
     name = "jax"
 
     @staticmethod
-    def is_one(value):
+    def has_type(of):
         jax = sys.modules.get("jax")
-        return jax is not None and isinstance(value, jax.Array)
+        return jax is not None and issubclass(of, jax.Array)
 
     @staticmethod
     def refusal(value):
@@ -102,7 +132,7 @@ class JaxKind(NumpyKind):
 
     @staticmethod
     def room_in(value):
-        return NumpyKind.room_in(value) if NumpyKind.is_one(value) else None  # a new one, before `finish`
+        return NumpyKind.room_in(value) if NumpyKind.has_type(type(value)) else None  # a new one, before `finish`
 
     @staticmethod
     def copy_into(target, source):
@@ -122,9 +152,9 @@ class TorchKind:
     name = "torch"
 
     @staticmethod
-    def is_one(value):
+    def has_type(of):
         torch = sys.modules.get("torch")
-        return torch is not None and isinstance(value, torch.Tensor)
+        return torch is not None and issubclass(of, torch.Tensor)
 
     @staticmethod
     def refusal(value):
@@ -145,7 +175,7 @@ class TorchKind:
 
     @staticmethod
     def type_of(value):
-        return str(value.dtype).removeprefix("torch.")
+        return _torch_name_of(value.dtype)
 
     @staticmethod
     def shape_of(value):
@@ -153,8 +183,10 @@ class TorchKind:
 
     @staticmethod
     def bytes_of(value):
-        value = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        return TorchKind.room_in(value)
+        room = TorchKind.room_in(value)
+        if room is not None:
+            return room
+        return TorchKind.room_in(value.detach().resolve_conj().resolve_neg().cpu().contiguous())
 
     @staticmethod
     def identity(value):
@@ -164,10 +196,15 @@ class TorchKind:
         return (str(value.device), value.data_ptr(), *layout)
 
     @staticmethod
-    def new(type_name, shape):
+    def new(type_name, shape, memory):
         import torch
 
-        return torch.empty(shape, dtype=getattr(torch, type_name))
+        made = torch.empty(shape if 0 in shape else 0, dtype=getattr(torch, type_name))
+        size = math.prod(shape) * made.element_size()
+        if not size:
+            return made
+        # With its own storage rather than as a view: what saves a tensor saves the whole storage.
+        return made.set_(torch.frombuffer(memory.take(size), dtype=torch.uint8).untyped_storage(), 0, shape)
 
     @staticmethod
     def room_in(value):
@@ -197,7 +234,13 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 
 def kind_of(value):
     """Returns the kind of tensor that `value` is, or None."""
-    return next((kind for kind in KINDS if kind.is_one(value)), None)
+    return _kind_of_type(type(value))
+
+
+@functools.lru_cache(256)
+def _kind_of_type(of):
+    """Caches the kind of a Python type: with many small tensors, looking for it took longer than reading them."""
+    return next((kind for kind in KINDS if kind.has_type(of)), None)
 
 
 @functools.lru_cache(256)
@@ -205,6 +248,11 @@ def _name_of(dtype):
     """Caches a type's name: numpy computes it on each access, which took a third of a save of many small
     arrays."""
     return dtype.name
+
+
+@functools.lru_cache(256)
+def _torch_name_of(dtype):
+    return str(dtype).removeprefix("torch.")
 
 
 def _little_endian(array):

@@ -19,6 +19,7 @@ import weakref
 
 import numpy
 
+from . import _native
 from ._save import Save, check_process, unasked
 from .errors import Refused, TimedOut
 
@@ -27,16 +28,37 @@ _NAMES_MAX = 8
 # How many words of eight bytes are compared of a tensor, evenly spaced. Whole ones, for a change may be of the
 # exponent alone.
 _SAMPLES = 64
+# Tensors that are copied at once begin at multiples of so many bytes, as the native part has it.
+_LINE_BYTES = 64
 # The saves that steps wait for.
 _copying = weakref.WeakSet()
+
+
+class Rooms:
+    """Memory for what is copied at once. It is kept for later saves, as the store's own is: each page of new memory
+    takes a fault, and those take longer than the copy."""
+
+    def __init__(self, is_kept):
+        self._is_kept, self._free = is_kept, []
+
+    def take(self, size):
+        while self._free:
+            room = self._free.pop()
+            if room.size >= size:
+                return room
+        return numpy.empty(size, numpy.uint8)
+
+    def give_back(self, room):
+        if self._is_kept and room.size:
+            self._free.append(room)
 
 
 class OverlappedSave(Save):
     """A save whose copy may still be under way: the result of `Store.save` with `stable_until`."""
 
-    def __init__(self, step, begin, watched):
+    def __init__(self, step, begin, left):
         super().__init__(step, None)
-        self._watched, self._failed = watched, None
+        self._left, self._failed = left, None
         self._lock = threading.Lock()
         _wait_before_steps()
         _copying.add(self)
@@ -77,10 +99,13 @@ class OverlappedSave(Save):
         if self._thread.is_alive():
             return False
         with self._lock:
-            watched, self._watched = self._watched, None
+            left, self._left = self._left, None
         _copying.discard(self)
-        if watched is not None and self._pending is not None:
-            changed = [one.name for one in watched if one.has_changed()]
+        if left is None:
+            return True
+        left.rooms.give_back(left.room)
+        if self._pending is not None:
+            changed = [one.name for one in left.watched if one.has_changed()]
             self._pending.confirm(_listed(changed) if changed else None)
         return True
 
@@ -147,27 +172,38 @@ def _wait_before_steps():
     return register_optimizer_step_pre_hook(wait)
 
 
-def left_to_copy(pieces, optimizers):
-    """Copies the pieces that others than these optimizers may change; returns the pieces, and the tensors to
-    watch. Without optimizers everything is copied later anyway, while the caller waits."""
-    if not optimizers:
-        return pieces, []
+@dataclasses.dataclass
+class Left:
+    """What a save leaves to its thread."""
+
+    pieces: list  # all of the save's; each that others may change is a copy
+    watched: list  # the tensors that are still to be copied
+    room: numpy.ndarray  # where the copies are
+    rooms: Rooms  # where the room goes back to
+
+
+def left_to_copy(pieces, optimizers, rooms):
+    """Copies the pieces that others than these optimizers may change, and returns what is left."""
     owned = {}
     for optimizer in optimizers:
         for tensor in _tensors_of(optimizer):
             memory = _memory_of(tensor)
             if memory is not None:
                 owned.setdefault(memory, []).append(tensor)
-    made, watched = [], []
-    for piece in pieces:
+    made, watched, at_once = list(pieces), [], []
+    for index, piece in enumerate(pieces):
+        if _is_copy(piece):
+            continue
         memory = _memory_of(piece.source)
-        is_copy = _is_copy(piece)
-        if memory in owned and not is_copy:
+        if memory in owned:
             watched.append(_Watched.now(piece, [piece.source, *owned[memory]]))
-        elif not is_copy:
-            piece = dataclasses.replace(piece, data=piece.data.copy())
-        made.append(piece)
-    return made, watched
+        else:
+            at_once.append(index)
+    sources = [pieces[index].data for index in at_once]
+    room = rooms.take(sum(-(-source.size // _LINE_BYTES) * _LINE_BYTES for source in sources))
+    for index, begin in zip(at_once, _native.pack(room, sources), strict=True):
+        made[index] = dataclasses.replace(pieces[index], data=room[begin : begin + pieces[index].data.size])
+    return Left(made, watched, room, rooms)
 
 
 def _is_copy(piece):

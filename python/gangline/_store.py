@@ -304,6 +304,7 @@ class Writer(Reader):
         run = os.environ.get("GANGLINE_JOB_ID") or None
         super().__init__(path, writer=writer, run=run, keep=given(keep), **options)
         self._saves = []
+        self._rooms = _overlap.Rooms(options["keep_memory"])
         self._is_closed = False
         _open.add(self)
 
@@ -311,12 +312,12 @@ class Writer(Reader):
         """Copies pieces, those of `optimizers` in the background, to be written. All ranks must have equal
         `values`: (name, text) pairs."""
         step, notes = check_step(step), (*_notes.texts(metadata or {}), list(values))
-        pieces, watched = _overlap.left_to_copy(pieces, optimizers)
-        given = [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
         if optimizers:
-            save = _overlap.OverlappedSave(step, lambda: self._native.save_unconfirmed(step, given, notes), watched)
+            left = _overlap.left_to_copy(pieces, optimizers, self._rooms)
+            given = _given(left.pieces)
+            save = _overlap.OverlappedSave(step, lambda: self._native.save_unconfirmed(step, given, notes), left)
         else:
-            save = Save(step, self._native.save(step, given, notes))
+            save = Save(step, self._native.save(step, _given(pieces), notes))
         self._saves.append(save)
         unasked.add(save)
         return save
@@ -461,6 +462,11 @@ class Store(Writer):
         if hasattr(tensor, "to_local"):
             tensor, _ = self._sharded(path, tensor)
         return Local(tensor, kind.identity(tensor))
+
+
+def _given(pieces):
+    """Returns pieces as the native store takes them."""
+    return [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
 
 
 def _checked(memory_max=None, keep_memory=True):

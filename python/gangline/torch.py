@@ -203,7 +203,7 @@ class StorageReader(_StorageReader):
         if isinstance(value, _Bytes):
             return _values.decode(self._snapshot.bytes(value.name), _plan.array_again, self._snapshot.where)
         if isinstance(value, _Array):
-            array = NumpyKind.new(value.type, value.shape)
+            array = NumpyKind.new(value.type, value.shape, None)
             self._snapshot.read([Wanted(value.name, *value.box((0,) * len(value.shape), value.shape), NumpyKind.room_in(array))])
             return array
         if isinstance(value, _OfRanks):
@@ -349,7 +349,7 @@ def _object(planner, item):
 
 def _array(path, value):
     """Encodes numpy arrays as values: torch's planners don't treat them as tensors."""
-    if not NumpyKind.is_one(value) and not isinstance(value, numpy.generic):
+    if not NumpyKind.has_type(type(value)) and not isinstance(value, numpy.generic):
         return NOT_MINE
     value = numpy.asarray(value)
     if value.dtype.name not in STORED and value.dtype.name not in RAW:

@@ -27,7 +27,7 @@ mod native {
     #[pymodule_export]
     use crate::snapshot::Snapshot;
     #[pymodule_export]
-    use crate::store::Store;
+    use crate::store::{Store, pack};
     #[pymodule_export]
     use crate::tokens::Tokens;
     #[pymodule_export]

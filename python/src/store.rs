@@ -10,7 +10,7 @@ use std::time::Duration;
 use gangline_storage::{
     AlikeValue, Bytes, Compare, Error, NoteTypes, Options, PartOf, PrunePolicy, Role, Rule, Step, TensorView,
 };
-use numpy::PyReadonlyArray1;
+use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -305,4 +305,22 @@ fn rules_of(text: &str) -> PyResult<Vec<Rule>> {
 
 fn keep_of(keep: usize) -> PyResult<NonZeroUsize> {
     NonZeroUsize::new(keep).ok_or_else(|| refused("keep at least one checkpoint: keep is 0"))
+}
+
+/// Copies `sources` into `room`, one after the other, on several threads; returns where each begins, a multiple
+/// of 64.
+///
+/// # Errors
+/// `Refused` for a room that is too small, or memory that isn't contiguous.
+#[pyfunction]
+pub(crate) fn pack(
+    py: Python<'_>,
+    mut room: PyReadwriteArray1<'_, u8>,
+    sources: Vec<PyReadonlyArray1<'_, u8>>,
+) -> PyResult<Vec<usize>> {
+    let not_flat = |_| refused("copy tensors: their memory is not contiguous");
+    let sources = sources.iter().map(|source| source.as_slice().map_err(not_flat)).collect::<PyResult<Vec<_>>>()?;
+    let room = room.as_slice_mut().map_err(not_flat)?;
+    let packed = py.detach(|| gangline_storage::pack(room, &sources));
+    packed.ok_or_else(|| refused("copy tensors: the room for them is too small"))
 }

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use gangline_base::with_causes;
-use gangline_control::history::Error;
-use gangline_control::rebuild::{self, Counts, Outcome};
+use gangline_store::history::Error;
+use gangline_store::rebuild::{self, Counts, Outcome};
 
 use crate::client::{absolute, data_folder};
 use crate::failure::Failure;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Args;
 use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter, with_causes};
-use gangline_control::db::{self, Sequence};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{OnJournalFailure, Options, Service, StartError, SurveyOptions, Timing};
 use gangline_execution::endpoint::publish;
@@ -15,6 +14,7 @@ use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::NodeCapacity;
 use gangline_server::{self as server, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits};
 use gangline_specs::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
+use gangline_store::db::{self, Sequence};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::warn;

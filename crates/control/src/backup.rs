@@ -15,8 +15,8 @@ use gangline_api::TOKEN_FILE;
 use gangline_base::{JobId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::db::{self, CopyInfo, HeldFolder, Sequence};
 use crate::secret;
+use gangline_store::db::{self, CopyInfo, HeldFolder, Sequence};
 
 /// The manifest's file name in a backup.
 pub const MANIFEST_FILE: &str = "backup.json";
@@ -273,7 +273,7 @@ fn sync_folder(folder: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::db::{Batch, Entry, Journal, Options};
+    use gangline_store::db::{Batch, Entry, Journal, Options};
 
     const NOW: Timestamp = Timestamp::EPOCH;
 

@@ -8,9 +8,9 @@ use gangline_execution::protocol::{NodeState, Report};
 use gangline_orchestration::{Entry, Event};
 use gangline_specs::jobfile::{Context, Problem, Submission, parse};
 
-use crate::codec::{Recorded, decode_entry, decode_snapshot, encode_entry, encode_snapshot};
-use crate::model::{AttemptRecord, JobRecord, ShareRecord, bound, outcome_as_end};
 use crate::views::{Texts, to_api};
+use gangline_store::codec::{Recorded, decode_entry, decode_snapshot, encode_entry, encode_snapshot};
+use gangline_store::model::{AttemptRecord, JobRecord, ShareRecord, bound, outcome_as_end};
 
 /// The job that reports belong to.
 const JOB_FILE: &str = "name: fuzzed\nresources: {accelerators: \"cpu:2\"}\nrun: \"true\"\n";
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     /// Bodies of version 1: entries, then a snapshot.
-    const JOURNAL: &str = include_str!("../tests/fixtures/journal_v1.txt");
+    const JOURNAL: &str = include_str!("../../store/tests/fixtures/journal_v1.txt");
     /// A supervisor's report.
     const REPORT: &str = include_str!("../../../fuzz/seeds/report/running.json");
     /// Job files.

@@ -1,20 +1,14 @@
-//! The control plane: the service, its journal and read models, and the API's view of them.
+//! The control plane: the service that decides, and the API's view of what it stored.
 //!
 //! [`service::Service`] is the one thread that owns the engine and the journal. Changes go through its
-//! handle; [`views`] answers from the read models. The HTTP API is the crate `gangline-server`. Keeps A-2,
-//!
+//! handle; [`views`] answers from the read models. Journal and read models are the crate `gangline-store`,
+//! the HTTP API is `gangline-server`. Keeps.
 
 pub mod backup;
-pub mod codec;
-pub mod db;
-mod deflate;
 mod folders;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-pub mod history;
-mod model;
 mod notice;
-pub mod rebuild;
 pub mod retention;
 pub mod secret;
 pub mod service;

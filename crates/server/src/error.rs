@@ -9,7 +9,8 @@ use gangline_orchestration::Refusal;
 use gangline_specs::jobfile;
 use tracing::error;
 
-use gangline_control::{db, service};
+use gangline_control::service;
+use gangline_store::db;
 
 /// The most queues named in one hint.
 const QUEUES_NAMED_MAX: usize = 20;

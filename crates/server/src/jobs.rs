@@ -17,9 +17,9 @@ use super::error::ApiError;
 use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody, read, try_read};
-use gangline_control::db;
 use gangline_control::service;
 use gangline_control::views::{JOBS_PER_PAGE_MAX, JobPage};
+use gangline_store::db;
 
 /// Default number of jobs in a listing.
 const JOBS_PER_PAGE: u32 = 100;

@@ -44,10 +44,10 @@ pub use socket::Socket;
 pub use visits::{LINK_TIME_MAX, Visits};
 
 use error::ApiError;
-use gangline_control::db;
 use gangline_control::secret::Secrets;
 use gangline_control::service::Handle;
 use gangline_control::views::Views;
+use gangline_store::db;
 
 /// The largest body of a user's request, in bytes.
 pub const USER_BODY_BYTES_MAX: usize = 1 << 20;

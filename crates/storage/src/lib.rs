@@ -74,6 +74,7 @@ pub use check::{Problem, VerifyReport};
 pub use claim::{Claim, look_for};
 pub use compare::{Compared, Verdict, compare};
 pub use confirmation::Confirmation;
+pub use copying::{PACKED_ALIGNMENT, pack};
 pub use digest::Digest;
 pub use disk::{DiskAct, DiskHook};
 pub use error::{Error, Flaw};

@@ -21,8 +21,11 @@ use crate::shard::Shard;
 use crate::threads::on_threads;
 use crate::{Error, Flaw};
 
-/// Threads that read and hash at the same time: enough requests to keep a disk busy.
+/// Threads that read and hash at the same time: enough requests to keep a disk busy. Cached bytes take one for each
+/// core at most: more only push each other's blocks out of the cores' own caches.
 const READERS_MAX: usize = 8;
+/// Segments that are looked at to find out whether all bytes are cached.
+const PROBES: usize = 8;
 /// Less than this is read by one thread: it takes milliseconds.
 const READ_ALONE_BYTES: usize = 8 << 20;
 /// Bytes of one disk request. Disks reach full throughput at 1 to 4 MiB.
@@ -74,7 +77,13 @@ pub(crate) fn read_pieces(
     let segments = segments_of(shards, pieces, rooms);
     let of_pieces: Vec<usize> = segments.iter().map(|segment| segment.piece).collect();
     let bytes: usize = segments.iter().map(|segment| segment.bytes).sum();
-    let threads = if bytes < READ_ALONE_BYTES { 1 } else { READERS_MAX.min(segments.len()) };
+    let threads = if bytes < READ_ALONE_BYTES {
+        1
+    } else if origin == Origin::CacheFirst && seems_cached(shards, pieces, &segments) {
+        std::thread::available_parallelism().map_or(1, usize::from).min(READERS_MAX)
+    } else {
+        READERS_MAX
+    };
     let deliver = &deliver;
     let read = on_threads(threads, segments, || {
         let mut scratch = Memory::own(DISK_BLOCK_BYTES + PAGE);
@@ -107,6 +116,23 @@ fn segments_of<'a>(shards: &[Shard<'_>], pieces: &[Piece], rooms: Vec<Option<&'a
         }));
     }
     segments
+}
+
+/// Reports whether the first bytes of some segments, evenly spaced, are in the page cache.
+fn seems_cached(shards: &[Shard<'_>], pieces: &[Piece], segments: &[Segment<'_>]) -> bool {
+    let every = segments.len().div_ceil(PROBES).max(1);
+    segments.iter().step_by(every).all(|segment| {
+        let piece = pieces[segment.piece];
+        let start = shards[piece.shard].place(piece.tensor).start + segment.at as u64;
+        read_if_cached(shards[piece.shard].files().1, &mut [0], start) == 1
+    })
+}
+
+/// Reads bytes from the page cache and returns their number, 0 if the first isn't cached: `RWF_NOWAIT`
+/// (readv(2)) never waits for the disk. If the file system doesn't support this, or the read fails, the disk
+/// read that follows reports the error.
+fn read_if_cached(file: &File, block: &mut [u8], at: u64) -> usize {
+    preadv2(file, &mut [IoSliceMut::new(block)], at, ReadWriteFlags::NOWAIT).unwrap_or(0)
 }
 
 /// A segment that is being read.
@@ -144,8 +170,7 @@ impl Reading<'_> {
         Ok(self.hasher.map(|hasher| hasher.finish()))
     }
 
-    /// Reads the next bytes from the page cache; returns none if the next byte isn't cached: `RWF_NOWAIT`
-    /// (readv(2)) never waits for the disk.
+    /// Reads the next bytes from the page cache; returns none if the next byte isn't cached.
     fn read_cached(&mut self, done: usize, left: usize, room: Option<&mut [u8]>) -> Found {
         let block = match room {
             Some(room) => room,
@@ -153,9 +178,7 @@ impl Reading<'_> {
         };
         let block = &mut block[..left.min(HOT_BLOCK_BYTES)];
         let at = self.start + done as u64;
-        // If the file system doesn't support this, or the read fails, the disk read follows and reports the
-        // error.
-        let bytes = preadv2(self.files.1, &mut [IoSliceMut::new(block)], at, ReadWriteFlags::NOWAIT).unwrap_or(0);
+        let bytes = read_if_cached(self.files.1, block, at);
         if let Some(hasher) = &mut self.hasher {
             hasher.update(&block[..bytes]);
         }

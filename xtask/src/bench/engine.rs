@@ -14,8 +14,8 @@ use gangline_base::{
     AcceleratorKind, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobSpec, Launch, NodeName, PoolName, Priority,
     Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
-use gangline_control::db::{Batch, Entry, Journal, Options};
 use gangline_orchestration::{Decision, Engine, Event, Limits, NodeCapacity, NodeSpec, ShareEnd};
+use gangline_store::db::{Batch, Entry, Journal, Options};
 
 use super::report::median;
 

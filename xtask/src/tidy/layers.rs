@@ -24,7 +24,7 @@ const ENVIRONMENT: [&str; 11] = [
 ];
 
 /// The crates of the control plane.
-const CONTROL_PLANE: [&str; 2] = ["crates/control", "crates/server"];
+const CONTROL_PLANE: [&str; 3] = ["crates/store", "crates/control", "crates/server"];
 
 /// The modules of `gangline_execution` that are its border with the control plane.
 const EXECUTION_BORDER: [&str; 6] = ["protocol", "endpoint", "files", "launcher", "inventory", "timeouts"];

@@ -5,9 +5,9 @@ use std::io::Read;
 use std::path::Path;
 
 use gangline_base::{AcceleratorKind, Bytes, Level, NodeName, PoolName};
-use gangline_control::history;
 use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec};
 use gangline_simulator::{BadRows, Past, TraceFormat, Workload, read_trace};
+use gangline_store::history;
 
 use super::SimulateArgs;
 use crate::configuration;

@@ -11,7 +11,7 @@ use gangline_storage::{Options, PrunePolicy, Store};
 
 use super::plan::{Error, Plan, Planning, shown};
 use crate::folders::checkpoint_folder;
-use crate::model::{Kept, next_job};
+use gangline_store::model::{Kept, next_job};
 
 /// The most checkpoint folders that one pass examines.
 const FOLDERS_PER_PASS_MAX: usize = 1_000;

@@ -14,8 +14,8 @@ use gangline_specs::config::Retention;
 
 use super::checkpoints::DueCheckpoints;
 use super::tree::{Walk, names, open_folder, open_root};
-use crate::db::{self, Reader};
-use crate::model::{Kept, last_job, next_curve, next_job, read_kept, unless_damaged};
+use gangline_store::db::{self, Reader};
+use gangline_store::model::{Kept, last_job, next_curve, next_job, read_kept, unless_damaged};
 
 /// Folder of the attempts' folders, in the data folder.
 const JOBS: &str = "jobs";

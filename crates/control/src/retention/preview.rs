@@ -11,8 +11,8 @@ use super::checkpoints::size_of_due;
 use super::plan::{Error, Plan, Planning, name_of, open_jobs};
 use super::thinning::points_to_remove;
 use super::tree::{Walk, open_folder};
-use crate::db::{Reader, journal_folder};
-use crate::model::{read_clock, sampled_attempts};
+use gangline_store::db::{Reader, journal_folder};
+use gangline_store::model::{read_clock, sampled_attempts};
 
 /// The data that a pass would remove now.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 
 use gangline_base::JobId;
 
-use crate::db::{self, Reader};
-use crate::model::{Loss, SAMPLES_PER_REMOVAL_MAX, read_losses, sample_edges};
+use gangline_store::db::{self, Reader};
+use gangline_store::model::{Loss, SAMPLES_PER_REMOVAL_MAX, read_losses, sample_edges};
 
 /// Parts of a curve; at most two points of each stay, and the first and the last point.
 const PARTS: u64 = 150;

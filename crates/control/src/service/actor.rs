@@ -22,8 +22,10 @@ use super::looks::{Look, Looking, ShareKey};
 use super::survey::Surveyed;
 use super::troubles::Troubles;
 use super::{Error, Options};
-use crate::db::{self, Journal, Reader, Sequence};
-use crate::model::{JobRecord, keep_answers, remove, repair, write_job, write_ledger, write_sample, write_sweep};
+use gangline_store::db::{self, Journal, Reader, Sequence};
+use gangline_store::model::{
+    JobRecord, keep_answers, remove, repair, write_job, write_ledger, write_sample, write_sweep,
+};
 
 /// The longest time that a stop waits for its snapshot. Without the snapshot, the next start replays more
 /// entries.
@@ -326,7 +328,9 @@ impl Actor {
         if self.entries_since_snapshot == 0 || self.journal.poison().is_some() {
             return;
         }
-        if let Err(failure) = self.journal.write_snapshot(&crate::codec::encode_snapshot(&self.engine.snapshot())) {
+        if let Err(failure) =
+            self.journal.write_snapshot(&gangline_store::codec::encode_snapshot(&self.engine.snapshot()))
+        {
             tracing::warn!(%failure, "no snapshot was written; the next start replays more");
         }
         self.entries_since_snapshot = 0;

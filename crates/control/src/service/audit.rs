@@ -12,8 +12,8 @@ use gangline_base::{Bytes, JobId, Timestamp};
 use rusqlite::{ErrorCode, Transaction};
 use tracing::{error, info};
 
-use crate::db::{self, Reader, Sequence};
-use crate::model::{Listing, answers_from, blocks_from, read_jobs, read_jobs_singly, samples_from};
+use gangline_store::db::{self, Reader, Sequence};
+use gangline_store::model::{Listing, answers_from, blocks_from, read_jobs, read_jobs_singly, samples_from};
 
 /// The longest time that a start spends checking rows.
 const START_TIME_MAX: Duration = Duration::from_millis(500);

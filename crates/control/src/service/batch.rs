@@ -10,9 +10,9 @@ use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::Entry;
 
 use super::Error;
-use crate::codec::{ClosedAttempt, encode_entry};
-use crate::db;
-use crate::model::{KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
+use gangline_store::codec::{ClosedAttempt, encode_entry};
+use gangline_store::db;
+use gangline_store::model::{KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
 
 /// The most requests in one group commit.
 pub(super) const REQUESTS_PER_BATCH_MAX: usize = 512;

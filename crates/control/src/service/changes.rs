@@ -10,8 +10,8 @@ use super::Error;
 use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::DrainWish;
-use crate::model::JobRecord;
 use crate::views;
+use gangline_store::model::JobRecord;
 
 impl Actor {
     pub(super) fn submit(&mut self, now: Timestamp, spec: JobSpec, batch: &mut Batch) -> Result<api::Submitted, Error> {

@@ -3,8 +3,8 @@
 use gangline_base::with_causes;
 
 use super::retention::{Ended, Outcome, Surroundings, Sweeper};
-use crate::model::Removal;
 use crate::retention::{DueCheckpoints, keep_newest};
+use gangline_store::model::Removal;
 
 impl Sweeper {
     /// Removes all but the newest good checkpoint of each folder. The job's durable record notes the removal

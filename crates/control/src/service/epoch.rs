@@ -14,8 +14,8 @@ use tracing::{info, warn};
 use super::actor::Actor;
 use super::batch::Batch;
 use super::start::StartError;
-use crate::db;
-use crate::model::last_job;
+use gangline_store::db;
+use gangline_store::model::last_job;
 
 /// Folder of the attempts, below the data folder.
 const JOBS: &str = "jobs";

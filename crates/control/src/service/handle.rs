@@ -14,7 +14,7 @@ use super::keeper::Kept;
 use super::known::KnownKeys;
 use super::launch::LaunchOutcome;
 use super::looks::{Found, ShareKey};
-use crate::model::{Removal, RequestKey};
+use gangline_store::model::{Removal, RequestKey};
 
 /// The longest time that a caller waits for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);

@@ -16,8 +16,8 @@ use super::keeper::{Chore, Keeping};
 use super::known::KnownKeys;
 use super::looks::{Look, Looking};
 use super::start::replay;
-use crate::codec::encode_snapshot;
-use crate::db::Recovered;
+use gangline_store::codec::encode_snapshot;
+use gangline_store::db::Recovered;
 
 /// Time from a failure to the first check whether its cause is gone; each further pause is twice as long.
 const LOOK_AFTER_MIN: Duration = Duration::from_secs(1);

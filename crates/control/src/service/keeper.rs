@@ -16,8 +16,8 @@ use super::Error;
 use super::actor::{Actor, entries_per_snapshot};
 use super::batch::Batch;
 use super::handle::Request;
-use crate::codec::encode_snapshot;
-use crate::db::{self, ArchiveOrder, Archived, Examination, Sequence, ShrinkOrder, Shrunk, SnapshotOrder};
+use gangline_store::codec::encode_snapshot;
+use gangline_store::db::{self, ArchiveOrder, Archived, Examination, Sequence, ShrinkOrder, Shrunk, SnapshotOrder};
 
 /// Chores that may wait; at most one is under way.
 pub(super) const CHORES_MAX: usize = 1;

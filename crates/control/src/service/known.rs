@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::warn;
 
-use crate::db::Reader;
-use crate::model::{ANSWERS_MAX, RequestKey, read_keys};
+use gangline_store::db::Reader;
+use gangline_store::model::{ANSWERS_MAX, RequestKey, read_keys};
 
 /// A set of keys. The service's thread adds to it; every handle reads it.
 #[derive(Clone, Debug, Default)]

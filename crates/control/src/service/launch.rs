@@ -18,9 +18,9 @@ use super::batch::Batch;
 use super::handle::Request;
 use super::looks::ShareKey;
 use super::troubles::Kind;
-use crate::codec::hang_timeout_ms;
 use crate::folders::{checkpoint_folder, share_folder};
-use crate::model::cause_as_fault;
+use gangline_store::codec::hang_timeout_ms;
+use gangline_store::model::cause_as_fault;
 
 /// Gangs that may wait for the launching thread.
 pub(super) const LAUNCHES_MAX: usize = 65_536;

@@ -86,7 +86,7 @@ pub struct Options {
     /// The secrets from which tokens are made.
     pub secrets: Secrets,
     /// Options for opening the journal.
-    pub journal: crate::db::Options,
+    pub journal: gangline_store::db::Options,
     /// What the service does when the journal can't be written.
     pub on_journal_failure: OnJournalFailure,
     /// Where each node finds its cloud's termination notice

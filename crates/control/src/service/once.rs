@@ -9,8 +9,8 @@ use super::Error;
 use super::actor::Actor;
 use super::batch::{Batch, Deferred};
 use super::handle::Reply;
-use crate::db;
-use crate::model::{KeptAnswer, Refused, RequestKey, read_answer};
+use gangline_store::db;
+use gangline_store::model::{KeptAnswer, Refused, RequestKey, read_answer};
 
 impl Actor {
     /// Makes a change. While the journal is poisoned, the change is refused before it touches the engine

@@ -5,7 +5,9 @@
 use gangline_base::JobId;
 
 use super::retention::{Ended, Surroundings, Sweeper};
-use crate::model::{Removal, SAMPLES_PER_REMOVAL_MAX, blocks_of_rows, is_over, next_unpacked, sampled_attempts};
+use gangline_store::model::{
+    Removal, SAMPLES_PER_REMOVAL_MAX, blocks_of_rows, is_over, next_unpacked, sampled_attempts,
+};
 
 impl Sweeper {
     /// Packs the curves of ended jobs that aren't packed yet.

@@ -16,8 +16,8 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Reply;
 use super::troubles::Kind;
-use crate::model::{bound, outcome_as_end};
 use crate::notice::leaves_at;
+use gangline_store::model::{bound, outcome_as_end};
 
 /// The grace period once everything is saved: the ranks only have to exit.
 const SAVED_GRACE: Duration = Duration::from_secs(2);

@@ -23,13 +23,13 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::clock::Stopwatch;
 use super::handle::Request;
-use crate::db::{self, Reader};
 use crate::folders::share_folder;
-use crate::model::{Removal, next_curve, read_clock, read_kept, sampled_attempts};
 use crate::retention::{
     CautiousClock, DueLogs, DueLost, Plan, Planning, Removed, UNKNOWN_SINCE, Walk, name_of, open_folder, open_jobs,
     points_to_remove, read_job_folder,
 };
+use gangline_store::db::{self, Reader};
+use gangline_store::model::{Removal, next_curve, read_clock, read_kept, sampled_attempts};
 
 /// Time from the start to the first pass; a start is busy enough.
 const FIRST_AFTER: Duration = Duration::from_mins(1);

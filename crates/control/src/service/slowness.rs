@@ -13,7 +13,7 @@ use tracing::debug;
 
 use super::actor::Actor;
 use super::batch::Batch;
-use crate::model::{JobRecord, StragglerRecord};
+use gangline_store::model::{JobRecord, StragglerRecord};
 use straggler::{RankWork, Slowness, Straggler, stragglers};
 
 /// The shortest stretch: long enough for many steps, short enough to report soon.

@@ -24,10 +24,10 @@ use super::retention::{self, Sweeper};
 use super::survey::{self, Surveyed};
 use super::troubles::Troubles;
 use super::{Options, REQUESTS_MAX, launch};
-use crate::codec::{self, decode_entry, decode_snapshot};
-use crate::db::{self, Journal, Reader, Recovered, Sequence};
-use crate::model::{JobRecord, Repair, SweepRecord, live_jobs, read_job, unless_damaged};
 use crate::views::Views;
+use gangline_store::codec::{self, decode_entry, decode_snapshot};
+use gangline_store::db::{self, Journal, Reader, Recovered, Sequence};
+use gangline_store::model::{JobRecord, Repair, SweepRecord, live_jobs, read_job, unless_damaged};
 
 /// Why the control plane didn't start.
 #[derive(Debug, thiserror::Error)]

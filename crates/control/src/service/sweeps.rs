@@ -10,8 +10,8 @@ use tracing::debug;
 use super::Error;
 use super::actor::Actor;
 use super::batch::Batch;
-use crate::model::{SampleRow, SweepRecord};
 use crate::views;
+use gangline_store::model::{SampleRow, SweepRecord};
 
 impl Actor {
     /// Submits all jobs of a sweep, or none.

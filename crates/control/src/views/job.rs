@@ -12,7 +12,7 @@ use super::parts;
 use super::recovery::recoveries;
 use super::sweep::{LISTED_VALUE_BYTES_MAX, budget, sweep_point};
 use crate::folders::checkpoint_folder;
-use crate::model::{AttemptRecord, Booked, JobRecord, ShareRecord, StragglerRecord, cut};
+use gangline_store::model::{AttemptRecord, Booked, JobRecord, ShareRecord, StragglerRecord, cut};
 
 /// The length of a job's texts in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

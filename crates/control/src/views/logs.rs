@@ -6,7 +6,7 @@ use gangline_api::Time;
 use gangline_base::AttemptNumber;
 
 use crate::folders::share_folder;
-use crate::model::JobRecord;
+use gangline_store::model::JobRecord;
 
 /// The log of a rank in one attempt.
 #[derive(Debug)]

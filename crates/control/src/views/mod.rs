@@ -21,9 +21,9 @@ pub(crate) use parts::state;
 #[cfg(test)]
 pub(crate) use sweep::sweep_to_api;
 
-use crate::db::{self, Reader};
-use crate::model::{self, JobRecord, Listing, StateRecord};
-pub use crate::model::{JOBS_PER_PAGE_MAX, KeptAnswer, Refused, RequestKey};
+use gangline_store::db::{self, Reader};
+use gangline_store::model::{self, JobRecord, Listing, StateRecord};
+pub use gangline_store::model::{JOBS_PER_PAGE_MAX, KeptAnswer, Refused, RequestKey};
 
 /// Answers questions about jobs from the read models, so it shows only durable state. Cheap to clone. Queries
 /// block, so run them where blocking is allowed; they fail with the reader's errors ([`Reader::read`]).

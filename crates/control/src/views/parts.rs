@@ -2,7 +2,7 @@
 
 use gangline_api::{Checkpoints, Gang, JobState, Progress};
 
-use crate::model::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
+use gangline_store::model::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
 
 pub(crate) fn state(state: StateRecord) -> JobState {
     match state {

@@ -5,7 +5,7 @@ use gangline_api::{Recovery, RecoveryLine};
 use gangline_base::{RecoveryPhase, Timestamp};
 use gangline_execution::protocol::Marks;
 
-use crate::model::{AttemptRecord, JobRecord, ShareRecord};
+use gangline_store::model::{AttemptRecord, JobRecord, ShareRecord};
 
 /// Returns every recovery of the job, oldest first.
 pub(super) fn recoveries(job: &JobRecord) -> Vec<Recovery> {

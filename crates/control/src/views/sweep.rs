@@ -4,7 +4,7 @@ use gangline_api::{Budget, EarlyStop, JobSweep, MetricPoint, Parameter, Sweep, S
 use gangline_base::{JobId, SweepId};
 
 use super::parts;
-use crate::model::{BudgetRecord, EarlyStopRecord, JobRecord, MetricRecord, cut};
+use gangline_store::model::{BudgetRecord, EarlyStopRecord, JobRecord, MetricRecord, cut};
 
 /// The longest parameter value in a sweep's listing, in bytes: a thousand jobs may share a long one.
 pub(super) const LISTED_VALUE_BYTES_MAX: usize = 256;

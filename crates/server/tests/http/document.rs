@@ -1,7 +1,7 @@
 //! The OpenAPI document: checked in, complete, and true.
 
 use gangline_base::Bytes;
-use gangline_control::db;
+use gangline_store::db;
 use serde_json::{Value, json};
 
 use crate::plane::{Answer, Plane};

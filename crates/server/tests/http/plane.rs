@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gangline_api as api;
 use gangline_base::{AcceleratorKind, Bytes, Epoch, Money, NodeName, PoolName, Submitter, Timestamp};
-use gangline_control::db;
 use gangline_control::secret::Secrets;
 use gangline_control::service::{Options, Service, Timing};
 use gangline_execution::launcher::{LaunchError, Launcher, Presence};
@@ -20,6 +19,7 @@ use gangline_execution::protocol::{
 use gangline_orchestration::{Limits, NodeCapacity};
 use gangline_server::{App, AtHand, Doors, Socket, Visits, serve};
 use gangline_specs::config::NodeConfig;
+use gangline_store::db;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;

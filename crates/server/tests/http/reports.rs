@@ -1,11 +1,11 @@
 //! Where supervisors report.
 
 use gangline_base::{AttemptNumber, Epoch, JobId};
-use gangline_control::db::Reader;
 use gangline_execution::protocol::{
     CheckpointReport, Diagnosis, Fault, FaultCause, NodeFinding, NodeState, Notice, Outcome, PROTOCOL_VERSION,
     PROTOCOL_VERSION_OLDEST, Rendezvous, Report,
 };
+use gangline_store::db::Reader;
 use serde_json::{Value, json};
 
 use crate::plane::{Plane, running, sample};

@@ -1,20 +1,24 @@
 """What a checkpoint library needs for real training state, for `cargo xtask bench checkpoint`.
 
 Usage: peers.py LIBRARY CHECKPOINT COPIES FOLDER. Saves the state of CHECKPOINT (from training_state.py), so many times over,
-twice: the second save is measured, as in a run, where buffers are kept if the library keeps them. Then drops it from the page
-cache, loads it, and compares every byte. A line of the output is a column and its figure: `state` (bytes); `wall` (seconds
-until all is synced), `cpu` (of all threads and children), `blocked` (until the state may change) and `bytes` (on disk) of the
-save; `load` and `load-cpu` of the load from the disk, `warm` of the same load once more, when the page cache has what it reads. What
-is of the save is left out for a library that only loads.
+three times: the second save is measured, as in a run, where buffers are kept if the library keeps them; the third is made
+beside the computing of a step. Then drops the second from the page cache, loads it, and compares every byte. A line of the output
+is a column and its figure: `state` (bytes); `wall` (seconds until all is synced), `cpu` (of all threads and children), `blocked`
+(until the state may change) and `bytes` (on disk) of the save; `held` (seconds that a save and the computing of one step take
+longer than that computing alone); `load` and `load-cpu` of the load from the disk, `warm` of the same load once more, when the
+page cache has what it reads. What is of the save is left out for a library that only loads.
 """
 
+import mmap
 import os
 import pathlib
 import resource
 import shutil
 import signal
+import statistics
 import sys
 import time
+import warnings
 
 import numpy
 import torch
@@ -25,6 +29,9 @@ SECONDS_MAX = 500
 PAGE = 4096
 # Read at once to have a file in the page cache.
 WARM_BYTES = 8 << 20
+# A step's forward and backward pass, on all cores: matrix products of this size for about so many seconds.
+STEP_SIZE, STEP_SECONDS = 1024, 0.5
+STEP_ROUNDS = 3
 
 
 class Gangline:
@@ -43,6 +50,25 @@ class Gangline:
 
     def where(self, folder, step):
         return folder / f"store/step-{step:010}"
+
+
+class GanglineOverlap(Gangline):
+    """Whose copy is made beside the next forward and backward pass; the optimizer's step waits for it. The optimizer
+    has what it has in mixed precision: the fp32 weights and their moments. The bf16 copies are nobody's and copied at once."""
+
+    def prepare(self, state):
+        self.optimizer = torch.optim.AdamW(state["master"].values())
+        for name, weight in state["master"].items():
+            moments = {"exp_avg": state["first"][name], "exp_avg_sq": state["second"][name]}
+            self.optimizer.state[weight] = {"step": torch.tensor(1.0), **moments}
+        self.before_step()  # the first one imports what it needs
+
+    def save(self, state, folder, step):
+        return self.store.save(step, state, stable_until=self.optimizer).durable
+
+    def before_step(self):
+        """Without gradients a step changes nothing, and waits all the same."""
+        self.optimizer.step()
 
 
 class GanglineNew(Gangline):
@@ -231,12 +257,15 @@ class OrbaxAsync(Orbax):
 
 
 LIBRARIES = {
-    "gangline": Gangline, "gangline-new": GanglineNew, "torch": Torch, "safetensors": Safetensors, "dcp": Dcp,
+    "gangline": Gangline, "gangline-overlap": GanglineOverlap, "gangline-new": GanglineNew, "torch": Torch, "safetensors": Safetensors, "dcp": Dcp,
     "dcp-threads": DcpThreads, "dcp-async": DcpAsync, "dcp-async-kept": DcpAsyncKept, "torchsnapshot": Torchsnapshot,
     "torchsnapshot-async": TorchsnapshotAsync, "orbax": Orbax, "orbax-async": OrbaxAsync, "runai": Runai,
     "safetensors-on-ours": SafetensorsOnOurs, "safetensors-into": SafetensorsInto, "gangline-first": GanglineFirst,
     "gangline-background": GanglineBackground,
 }  # fmt: skip
+
+# Those of which only the load is new.
+LOADERS = {"gangline-new", "gangline-first", "gangline-background", "runai", "safetensors-on-ours", "safetensors-into"}
 
 
 def state_of(checkpoint, copies):
@@ -304,8 +333,54 @@ def save(library, state, folder, step):
     return {"wall": wall, "cpu": cpu_seconds() - cpu, "blocked": wall if finish is None else blocked}
 
 
+def compute(products):
+    """A forward and backward pass, as far as the machine's cores know."""
+    one = torch.ones(STEP_SIZE, STEP_SIZE)
+    for _ in range(products):
+        torch.mm(one, one)
+
+
+def seconds(action, *arguments):
+    begin = time.perf_counter()
+    action(*arguments)
+    return time.perf_counter() - begin
+
+
+def save_beside_step(library, state, folder, step):
+    """How long the trainer is held up by a save and by what goes on beside the computing that follows it, until the next
+    optimizer step may begin; and how long of that it stood still."""
+    compute(10)
+    products = max(1, round(10 * STEP_SECONDS / seconds(compute, 10)))
+    alone = statistics.median(seconds(compute, products) for _ in range(STEP_ROUNDS))
+    begin = time.perf_counter()
+    finish = library.save(state, folder, step)
+    if finish is None:
+        sync(library.where(folder, step))
+    stood = time.perf_counter() - begin
+    compute(products)
+    if hasattr(library, "before_step"):
+        stood += seconds(library.before_step)
+    held = time.perf_counter() - begin - alone
+    if finish is not None:
+        finish()
+    return {"held": held, "blocked": stood}
+
+
+def touch_free_memory(size):
+    """A virtual machine's host may back memory only when it is first touched, and take it back some seconds after it was
+    freed: 2.4 s a GB where this was written, whoever comes first pays. So that much, and as much again for the page cache, is
+    touched and freed at once before each load, as on a machine that has its memory."""
+    for advice in (mmap.MADV_HUGEPAGE, mmap.MADV_NOHUGEPAGE):
+        with mmap.mmap(-1, size) as room:
+            room.madvise(advice)
+            touched = numpy.frombuffer(room, numpy.uint8)
+            touched[::PAGE] = 1
+            del touched  # or the room can't be closed
+
+
 def load(library, room, folder, step):
     drop_from_cache(library.where(folder, step))
+    touch_free_memory(2 * sum(path.stat().st_size for path in files(library.where(folder, step))))
     before = bytes_read()
     found, taken = timed_load(library, room, folder, step)
     size = sum(path.stat().st_size for path in files(library.where(folder, step)))
@@ -340,6 +415,7 @@ def check(found, state):
 
 
 def main(name, checkpoint, copies, folder):
+    warnings.filterwarnings("ignore")
     signal.alarm(SECONDS_MAX)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -351,13 +427,16 @@ def main(name, checkpoint, copies, folder):
     save(library, state, folder, 1)
     figures = save(library, state, folder, 2)
     figures["bytes"] = sum(path.stat().st_size for path in files(library.where(folder, 2)))
+    beside = save_beside_step(library, state, folder, 3)
+    figures["held"] = beside["held"]
+    if hasattr(library, "before_step"):
+        figures["blocked"] = beside["blocked"]
     room = {kind: {name: torch.ones_like(tensor) for name, tensor in tensors.items()} for kind, tensors in state.items()}
     found, taken = load(library, room, folder, 2)
     check(found, state)
     del found
     taken["warm"] = load_warm(library, room, folder, 2)
-    is_loader = isinstance(library, OnGanglinesFile) or name.startswith("gangline-")
-    for column, figure in {**({} if is_loader else figures), **taken}.items():
+    for column, figure in {**({} if name in LOADERS else figures), **taken}.items():
         tell(column, figure)
     shutil.rmtree(folder)
 

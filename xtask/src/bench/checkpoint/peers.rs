@@ -36,6 +36,7 @@ struct Peer {
 }
 
 const OURS: &str = "gangline";
+const OURS_OVERLAP: &str = "gangline-overlap";
 const OURS_NEW: &str = "gangline-new";
 const OURS_FIRST: &str = "gangline-first";
 const OURS_BACKGROUND: &str = "gangline-background";
@@ -45,8 +46,9 @@ const RUNAI: &str = "runai";
 const SAFETENSORS_ON_OURS: &str = "safetensors-on-ours";
 const SAFETENSORS_INTO: &str = "safetensors-into";
 
-const PEERS: [Peer; 17] = [
+const PEERS: [Peer; 18] = [
     Peer { name: OURS, says: "gangline.Store", packages: &[] },
+    Peer { name: OURS_OVERLAP, says: "gangline.Store, stable_until=optimizer", packages: &[] },
     Peer { name: OURS_NEW, says: "gangline.Store, loaded into new memory", packages: &[] },
     Peer { name: OURS_FIRST, says: "gangline.Store, verify=\"first\"", packages: &[] },
     Peer { name: OURS_BACKGROUND, says: "gangline.Store, verify=\"background\"", packages: &[] },
@@ -69,8 +71,8 @@ const PEERS: [Peer; 17] = [
     },
 ];
 
-/// What `peers.py` measures, in seconds and bytes; who only loads has no wall, blocked, cpu and bytes.
-const COLUMNS: [&str; 8] = ["state", "wall", "cpu", "blocked", "bytes", "load", "load-cpu", "warm"];
+/// What `peers.py` measures, in seconds and bytes; who only loads has none of a save's.
+const COLUMNS: [&str; 9] = ["state", "wall", "cpu", "blocked", "held", "bytes", "load", "load-cpu", "warm"];
 
 /// What one round, or the median of all, says of a peer.
 type Figures = BTreeMap<String, f64>;
@@ -135,14 +137,17 @@ fn print(report: &Report, medians: &BTreeMap<&str, Figures>, rounds: usize) {
         "from Python: {gigabytes:.2} GB of real training state ({RUN}, step {STEP}: fp32 weights and Adam's moments, bf16 \
          copies), one rank; medians of {rounds} interleaved rounds (measured)"
     ));
-    println!("| | blocks s | saved, fsync s | CPU s/GB | GB on disk | cold load s | CPU s/GB | warm load s |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!(
+        "| | blocks s | holds up s | saved, fsync s | CPU s/GB | GB on disk | cold load s | CPU s/GB | warm load s |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
     for peer in PEERS.iter().filter(|peer| medians.contains_key(peer.name)) {
         let of = |column: &str, unit: f64| {
             medians[peer.name].get(column).map_or_else(String::new, |figure| number(figure / unit))
         };
         let cells = [
             of("blocked", 1.0),
+            of("held", 1.0),
             of("wall", 1.0),
             of("cpu", gigabytes),
             of("bytes", 1e9),
@@ -155,7 +160,22 @@ fn print(report: &Report, medians: &BTreeMap<&str, Figures>, rounds: usize) {
 }
 
 /// Ratios of a figure of ours to the like of a peer: kept memory beside kept memory, new memory beside new memory.
-const RATIOS: [(&str, &str, &str, &str, Bar); 9] = [
+const RATIOS: [(&str, &str, &str, &str, Bar); 12] = [
+    ("blocks, copied beside the step / torch DCP async", OURS_OVERLAP, DCP_ASYNC, "blocked", Bar::AtMost(0.2)),
+    (
+        "blocks, copied beside the step / torch DCP async, stager kept",
+        OURS_OVERLAP,
+        DCP_ASYNC_KEPT,
+        "blocked",
+        Bar::AtMost(0.5),
+    ),
+    (
+        "holds up a step, copied beside it / torch DCP async, stager kept",
+        OURS_OVERLAP,
+        DCP_ASYNC_KEPT,
+        "held",
+        Bar::None,
+    ),
     ("blocks / torch DCP async", OURS, DCP_ASYNC, "blocked", Bar::AtMost(0.2)),
     ("blocks / torch DCP async, stager kept", OURS, DCP_ASYNC_KEPT, "blocked", Bar::AtMost(0.5)),
     ("cold load / Run:ai streamer's of the same file", OURS, RUNAI, "load", Bar::AtMost(1.0)),

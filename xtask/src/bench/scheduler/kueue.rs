@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use gangline_base::{AcceleratorKind, AttemptNumber, JobId, JobSpec, Level, QueueName, Timestamp, TopologyRequest};
-use gangline_control::codec::encode_entry;
-use gangline_control::db::{self, Batch, Journal};
 use gangline_orchestration::{
     Configuration, Decision, Engine, Entry, Event, Limits, PreemptionRules, QueueSpec, ShareEnd,
 };
+use gangline_store::codec::encode_entry;
+use gangline_store::db::{self, Batch, Journal};
 
 use super::Effort;
 use super::fixture::{Gang, Running, node, placed};

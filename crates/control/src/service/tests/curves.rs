@@ -9,8 +9,8 @@ use rusqlite::Connection;
 
 use super::retention::{clean, later, pack_curves, samples, store_curve, succeed};
 use super::{Supervisor, World, spec};
-use crate::model::{Repair, Series, blocks_from, read_losses, read_series, read_stored, repair};
-use crate::rebuild::rebuild;
+use gangline_store::model::{Repair, Series, blocks_from, read_losses, read_series, read_stored, repair};
+use gangline_store::rebuild::rebuild;
 
 /// Keeps everything for ever except the points of curves.
 const KEEPING: Retention = Retention { logs: None, failed_logs: None, jobs: None, ..Retention::DEFAULT };

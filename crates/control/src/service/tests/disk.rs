@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::super::Error;
 use super::super::handle::{DrainWish, Request};
 use super::{Supervisor, World, fault, spec};
-use crate::db;
+use gangline_store::db;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -11,7 +11,7 @@ use gangline_execution::protocol::{Outcome, Report, SupervisorSpec};
 
 use super::super::StartError;
 use super::{Supervisor, World, spec};
-use crate::db;
+use gangline_store::db;
 
 const DATABASE: [&str; 2] = ["journal.sqlite", "journal.sqlite-wal"];
 

@@ -8,8 +8,8 @@ use gangline_base::JobId;
 use gangline_execution::protocol::{FaultCause, Outcome};
 
 use super::{Supervisor, World, fault, spec};
-use crate::model::JobRecord;
 use crate::views::{Texts, to_api};
+use gangline_store::model::JobRecord;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -8,7 +8,7 @@ use super::super::Error;
 use super::super::handle::{Reply, Request};
 use super::disk::tear;
 use super::{World, spec};
-use crate::model::RequestKey;
+use gangline_store::model::RequestKey;
 
 /// Returns a key for a request with the content `asked`.
 fn key(key: &str, asked: &str) -> RequestKey {

@@ -13,10 +13,10 @@ use rusqlite::Connection;
 
 use super::super::StartError;
 use super::{Supervisor, World, spec};
-use crate::db;
-use crate::history;
-use crate::model::{Booked, Listing, read_jobs, read_jobs_singly};
-use crate::rebuild::rebuild;
+use gangline_store::db;
+use gangline_store::history;
+use gangline_store::model::{Booked, Listing, read_jobs, read_jobs_singly};
+use gangline_store::rebuild::rebuild;
 
 /// The number of bits flipped, each in a copy of its own.
 const FLIPS: usize = 60;
@@ -54,7 +54,7 @@ fn listing(world: &mut World) -> Result<Listing, db::Error> {
 /// Returns the visible state of each job, and the jobs reported as damaged.
 fn shown(world: &mut World) -> Result<(Shown, Vec<JobId>), db::Error> {
     let Listing { jobs, damaged, .. } = listing(world)?;
-    let to_api = |(record, booked): (crate::model::JobRecord, Vec<Booked>)| {
+    let to_api = |(record, booked): (gangline_store::model::JobRecord, Vec<Booked>)| {
         let shown = crate::views::to_api("/data".as_ref(), &record, &booked, crate::views::Texts::Whole);
         (record.id, (shown, booked))
     };

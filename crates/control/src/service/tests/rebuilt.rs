@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::random::Chaos;
 use super::{Supervisor, World, fault, spec};
-use crate::rebuild::{Outcome as Rebuilt, rebuild, rebuild_from_history};
+use gangline_store::rebuild::{Outcome as Rebuilt, rebuild, rebuild_from_history};
 
 /// The number of histories tried.
 const SEEDS: u64 = 12;
@@ -24,7 +24,7 @@ fn change(world: &World, sql: &str) -> usize {
 }
 
 fn forget_snapshots(world: &World) {
-    std::fs::remove_dir_all(world.folder.path().join(crate::db::SNAPSHOTS)).expect("they are there");
+    std::fs::remove_dir_all(world.folder.path().join(gangline_store::db::SNAPSHOTS)).expect("they are there");
 }
 
 /// Returns every row of the ledger, and the journal-derived part of every job.
@@ -173,20 +173,21 @@ fn what_an_earlier_release_ended_is_kept_and_its_loss_is_told() {
 /// Removes from the journal what this release adds, and chains the rest again.
 fn without_closed(world: &World) {
     let folder = world.folder.path();
-    let records = crate::db::Reader::open(folder).and_then(|reader| reader.history(crate::db::Sequence::ZERO, 10_000));
-    let bodies: Vec<crate::db::Entry> = records
+    let records = gangline_store::db::Reader::open(folder)
+        .and_then(|reader| reader.history(gangline_store::db::Sequence::ZERO, 10_000));
+    let bodies: Vec<gangline_store::db::Entry> = records
         .expect("it is sound")
         .into_iter()
         .filter(|record| !record.body.starts_with(br#"{"v":3"#))
-        .map(|record| crate::db::Entry { at: record.at, body: record.body })
+        .map(|record| gangline_store::db::Entry { at: record.at, body: record.body })
         .collect();
     forget_snapshots(world);
     change(world, "DELETE FROM records");
     for anchor in ["journal.anchor", "high-water"] {
         std::fs::remove_file(folder.join(anchor)).expect("it is there");
     }
-    let (mut journal, _) = crate::db::Journal::open(folder, world.journal).expect("it opens");
-    let batch = crate::db::Batch { records: &bodies, given_out: JobId(2), read_models: &mut |_| Ok(()) };
+    let (mut journal, _) = gangline_store::db::Journal::open(folder, world.journal).expect("it opens");
+    let batch = gangline_store::db::Batch { records: &bodies, given_out: JobId(2), read_models: &mut |_| Ok(()) };
     journal.commit(batch).expect("the disk takes it");
 }
 
@@ -219,7 +220,10 @@ fn a_damaged_record_is_gone_around_and_told() {
 fn a_folder_that_a_control_plane_holds_is_refused() {
     let world = world();
     let refused = rebuild(world.folder.path(), true).expect_err("it is held");
-    assert!(matches!(refused, crate::history::Error::Journal(crate::db::Error::InUse { .. })), "{refused}");
+    assert!(
+        matches!(refused, gangline_store::history::Error::Journal(gangline_store::db::Error::InUse { .. })),
+        "{refused}"
+    );
     let empty = tempfile::tempdir().expect("the temporary folder is writable");
     assert!(rebuild(empty.path(), true).is_err());
 }
@@ -232,8 +236,8 @@ fn jobs_that_were_removed_on_purpose_stay_away() {
     let ledger = rows(&world).0;
     let mut connection = database(&world);
     let transaction = connection.transaction().expect("nobody else writes");
-    let removal = crate::model::Removal::Jobs { jobs: JobId(1)..JobId(2) };
-    crate::model::remove(&transaction, world.now, &removal).expect("it has ended");
+    let removal = gangline_store::model::Removal::Jobs { jobs: JobId(1)..JobId(2) };
+    gangline_store::model::remove(&transaction, world.now, &removal).expect("it has ended");
     transaction.commit().expect("there is room");
     drop(connection);
     let found = check(&world);
@@ -271,7 +275,7 @@ fn a_lost_database_is_begun_anew_from_history_and_snapshots() {
     let refused = world.open().expect_err("the loss has to be accepted").to_string();
     assert!(refused.contains("journal") && told.contains("--accept-loss-after"), "{refused} {told}");
     let after = made.differences[0].split(['d', ';']).find_map(|part| part.trim().parse().ok()).expect("it says where");
-    world.journal.accept_loss_after = Some(crate::db::Sequence(after));
+    world.journal.accept_loss_after = Some(gangline_store::db::Sequence(after));
     world.open().expect("it opens");
     let (again, booked_again) = world.stored(first).expect("it is made again");
     assert_eq!((again.state, again.ended_at, booked_again), (shown.state, shown.ended_at, booked));
@@ -302,7 +306,8 @@ fn an_attempt_whose_end_was_lost_is_booked_as_the_journal_has_it() {
     let damage = format!("UPDATE records SET body = zeroblob(9) WHERE sequence = {}", last + 1);
     database(&world).execute(&damage, []).expect("it is there");
     world.open().expect_err("a record in the middle is damaged");
-    world.journal.accept_loss_after = Some(crate::db::Sequence(u64::try_from(last).expect("it is counted from 1")));
+    world.journal.accept_loss_after =
+        Some(gangline_store::db::Sequence(u64::try_from(last).expect("it is counted from 1")));
     world.open().expect("the loss is accepted");
     assert_eq!(world.show(job).attempts.len(), 1, "its first attempt is live again");
     // The job's supervisor is gone.

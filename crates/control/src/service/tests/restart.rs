@@ -12,7 +12,7 @@ use super::super::handle::{DrainWish, Request};
 use super::super::{Error, StartError};
 use super::world::node;
 use super::{Supervisor, World, spec};
-use crate::db;
+use gangline_store::db;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -17,9 +17,9 @@ use gangline_specs::config::Retention;
 use super::super::handle::Request;
 use super::super::retention::{Ended, Outcome as Swept, Surroundings, Sweeper, first_time};
 use super::{Supervisor, World, fault, spec};
-use crate::model::{Removal, SampleRow, read_clock, read_ledger};
 use crate::retention::{CautiousClock, preview};
 use crate::views::Views;
+use gangline_store::model::{Removal, SampleRow, read_clock, read_ledger};
 
 const DAY: Duration = Duration::from_hours(24);
 const SECOND: Duration = Duration::from_secs(1);

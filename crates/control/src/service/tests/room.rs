@@ -10,7 +10,7 @@ use super::super::Error;
 use super::super::handle::Request;
 use super::world::submitted;
 use super::{Supervisor, World, spec};
-use crate::db::{self, Record, Sequence};
+use gangline_store::db::{self, Record, Sequence};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -8,8 +8,8 @@ use gangline_execution::protocol::Outcome;
 use rusqlite::Connection;
 
 use super::{Supervisor, World, spec};
-use crate::db;
-use crate::model::{Listing, read_job, read_jobs};
+use gangline_store::db;
+use gangline_store::model::{Listing, read_job, read_jobs};
 
 fn listing(world: &mut World) -> Listing {
     let reader = world.actor().journal.reader();
@@ -59,8 +59,9 @@ fn every_flipped_bit_of_a_jobs_row_is_told_and_hides_no_other_job() {
 fn an_index_that_does_not_fit_its_table_is_found_by_the_daily_pass() {
     let mut world = world();
     let reader = world.actor().journal.reader();
-    let told =
-        |reader: &crate::db::Reader| super::super::audit::pass(reader, &|| true).expect("it isn't stopped").summary();
+    let told = |reader: &gangline_store::db::Reader| {
+        super::super::audit::pass(reader, &|| true).expect("it isn't stopped").summary()
+    };
     assert_eq!(told(&reader), None);
     let other = "UPDATE sqlite_schema SET sql = replace(sql, 'is_live = 1', 'is_live = 0') WHERE name = 'jobs_live'";
     let connection = Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens");
@@ -193,7 +194,7 @@ fn a_changed_sample_is_left_out_of_its_curve_and_said() {
         let series = |world: &mut World| {
             let reader = world.actor().journal.reader();
             reader
-                .read(|transaction| crate::model::read_series(transaction, JobId(1), 100, false))
+                .read(|transaction| gangline_store::model::read_series(transaction, JobId(1), 100, false))
                 .expect("it is readable")
         };
         let sound = series(&mut world);

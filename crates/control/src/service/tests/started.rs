@@ -14,8 +14,8 @@ use super::super::{Error, Options, Service, StartError, Timing};
 use super::spec;
 
 use super::world::{node, submitted};
-use crate::db;
 use crate::secret::Secrets;
+use gangline_store::db;
 
 /// A wait far beyond what any machine needs.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -14,8 +14,8 @@ use gangline_orchestration::Refusal;
 use super::super::Error;
 use super::super::handle::Request;
 use super::{Supervisor, World, spec};
-use crate::model::read_sweep_jobs;
 use crate::views::sweep_to_api;
+use gangline_store::model::read_sweep_jobs;
 
 const SECOND: Duration = Duration::from_secs(1);
 

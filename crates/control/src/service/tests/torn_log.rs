@@ -11,8 +11,8 @@ use rusqlite::config::DbConfig;
 use super::super::StartError;
 use super::World;
 use super::random::Chaos;
-use crate::db;
-use crate::rebuild::rebuild;
+use gangline_store::db;
+use gangline_store::rebuild::rebuild;
 
 /// The number of histories tried.
 const SEEDS: u64 = 48;

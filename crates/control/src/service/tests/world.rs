@@ -25,10 +25,10 @@ use super::super::keeper::{self, CHORES_MAX, Chore};
 use super::super::launch::{LAUNCHES_MAX, LaunchOutcome};
 use super::super::looks::{LOOKS_MAX, Look, carry_out};
 use super::super::{Error, Options, StartError, SurveyOptions, Timing};
-use crate::db;
-use crate::model::{Booked, read_job};
 use crate::secret::Secrets;
 use crate::views::{Texts, to_api};
+use gangline_store::db;
+use gangline_store::model::{Booked, read_job};
 
 /// A launcher that starts nothing, and reports as present what a test says.
 #[derive(Debug, Default)]
@@ -366,7 +366,7 @@ impl World {
     /// Returns the durable points of the job's curve.
     pub(super) fn curve(&mut self, job: JobId) -> Vec<u64> {
         let reader = self.actor().journal.reader();
-        let series = reader.read(|transaction| crate::model::read_series(transaction, job, 1_000, false));
+        let series = reader.read(|transaction| gangline_store::model::read_series(transaction, job, 1_000, false));
         series.expect("the read models are readable").points.iter().map(|point| point.step).collect()
     }
 }

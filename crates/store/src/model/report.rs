@@ -14,19 +14,24 @@ const SAMPLE_NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
 
 /// A sample to be stored.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SampleRow {
-    pub(crate) job: u64,
-    pub(crate) attempt: u32,
-    pub(crate) node_rank: usize,
-    pub(crate) number: u64,
-    pub(crate) sample: Sample,
+pub struct SampleRow {
+    /// The job.
+    pub job: u64,
+    /// The number of the attempt within its job.
+    pub attempt: u32,
+    /// The node within the gang, from 0.
+    pub node_rank: usize,
+    /// The number of the sample within the attempt, from 0.
+    pub number: u64,
+    /// What a rank measured.
+    pub sample: Sample,
 }
 
 impl JobRecord {
     /// Applies a report on the current attempt and returns its new samples that are to be stored. Repeating a
     /// report changes nothing. Returns `None` if the node has no such share of the attempt. The caller then
     /// calls [`JobRecord::summarise`].
-    pub(crate) fn take_report(&mut self, node_rank: usize, mut report: Report) -> Option<Vec<SampleRow>> {
+    pub fn take_report(&mut self, node_rank: usize, mut report: Report) -> Option<Vec<SampleRow>> {
         let (job, number) = (self.id.0, report.attempt);
         let attempt = self.attempts.last_mut().filter(|attempt| attempt.number == number)?;
         let share = attempt.shares.get_mut(node_rank).filter(|share| share.node == report.node)?;
@@ -69,14 +74,14 @@ impl JobRecord {
     }
 
     /// Reports whether any node of the current attempt has reported.
-    pub(crate) fn is_heard(&self) -> bool {
+    pub fn is_heard(&self) -> bool {
         let current = self.attempts.last().filter(|attempt| attempt.ended_at.is_none());
         current.is_some_and(|attempt| attempt.shares.iter().any(|share| share.report.is_some()))
     }
 
     /// Computes the job's figures from its ranks'. This isn't part of every report, because a gang may have
     /// thousands of nodes.
-    pub(crate) fn summarise(&mut self) {
+    pub fn summarise(&mut self) {
         let Some(attempt) = self.attempts.last().filter(|_| self.is_heard()) else { return };
         let reports = || attempt.shares.iter().filter_map(|share| share.report.as_ref());
         let ranks = || reports().flat_map(|report| &report.ranks);
@@ -100,7 +105,7 @@ impl JobRecord {
 }
 
 /// Converts a share's outcome into the engine's type.
-pub(crate) fn outcome_as_end(outcome: &Outcome) -> ShareEnd {
+pub fn outcome_as_end(outcome: &Outcome) -> ShareEnd {
     match outcome {
         Outcome::Succeeded => ShareEnd::Succeeded,
         Outcome::DoNotRestart { .. } => ShareEnd::DoNotRestart,
@@ -131,7 +136,7 @@ fn category_of(fault: &Fault) -> FaultCategory {
 }
 
 /// Converts a failure's cause into the engine's type.
-pub(crate) fn cause_as_fault(cause: &WireCause) -> FaultCause {
+pub fn cause_as_fault(cause: &WireCause) -> FaultCause {
     match cause {
         WireCause::Exit { code } => FaultCause::Exit(*code),
         WireCause::Signal { signal } => FaultCause::Signal(*signal),

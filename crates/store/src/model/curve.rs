@@ -13,7 +13,7 @@ use crate::db::{damaged, row_sum};
 pub(super) const BLOCKS_PER_REMOVAL_MAX: u32 = 64;
 
 /// A job and the number of one of its attempts.
-pub(crate) type Attempt = (JobId, u32);
+pub(super) type Attempt = (JobId, u32);
 
 /// The columns of `samples` that [`read_row`] reads.
 pub(super) const POINT_COLUMNS: &str = "number, at_unix_nanos, step, tokens, loss, sum";
@@ -25,10 +25,10 @@ const BLOCKS_BETWEEN: &str = "FROM curves WHERE job = ?1 AND attempt = ?2 AND fi
 
 /// Consecutive samples, ready to replace their rows as a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PackedBlock {
+pub struct PackedBlock {
     first: i64,
     last: i64,
-    pub(crate) points: u32,
+    pub points: u32,
     body: Vec<u8>,
 }
 
@@ -195,7 +195,7 @@ pub(super) fn next_attempt(transaction: &Transaction<'_>, job: JobId, after: i64
 
 /// Packs up to `count` of an attempt's sample rows after a number into blocks. Also returns the last number
 /// read, if there may be more. A damaged row stays a row, so that it is still reported.
-pub(crate) fn blocks_of_rows(
+pub fn blocks_of_rows(
     transaction: &Transaction<'_>,
     attempt: Attempt,
     after: i64,

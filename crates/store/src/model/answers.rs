@@ -13,7 +13,7 @@ use crate::db::{Sequence, check_row, row_sum};
 /// How long an answer is kept, unless newer ones need the room.
 const AGE_MAX: Duration = Duration::from_hours(24);
 /// The most answers that are kept.
-pub(crate) const ANSWERS_MAX: usize = 100_000;
+pub const ANSWERS_MAX: usize = 100_000;
 /// The most bytes of answer bodies that are kept.
 const BYTES_MAX: i64 = 64 << 20;
 /// Old answers that one commit examines, in addition to as many as it adds, so that removal is always quick.
@@ -64,7 +64,7 @@ impl KeptAnswer {
 }
 
 /// Stores the answers to the changes up to record `last`, and removes old answers.
-pub(crate) fn keep_answers(
+pub fn keep_answers(
     transaction: &Transaction<'_>,
     answers: &[(RequestKey, KeptAnswer)],
     now: Timestamp,
@@ -106,11 +106,7 @@ pub(crate) fn keep_answers(
 }
 
 /// Returns the stored answer for a user's key.
-pub(crate) fn read_answer(
-    transaction: &Transaction<'_>,
-    user: &str,
-    key: &str,
-) -> rusqlite::Result<Option<KeptAnswer>> {
+pub fn read_answer(transaction: &Transaction<'_>, user: &str, key: &str) -> rusqlite::Result<Option<KeptAnswer>> {
     let sql = "SELECT request, body, at_unix_nanos, sequence, sum FROM answers WHERE user = ?1 AND key = ?2";
     let read = |row: &Row<'_>| {
         let bytes = |column: usize| row.get_ref(column)?.as_bytes().map_err(rusqlite::Error::from);
@@ -134,7 +130,7 @@ pub(super) fn is_intact(row: &Row<'_>, (user, key): (&[u8], &[u8])) -> rusqlite:
 }
 
 /// Passes the user and the key of each stored answer to `each`.
-pub(crate) fn read_keys(transaction: &Transaction<'_>, mut each: impl FnMut(&str, &str)) -> rusqlite::Result<()> {
+pub fn read_keys(transaction: &Transaction<'_>, mut each: impl FnMut(&str, &str)) -> rusqlite::Result<()> {
     // An index has both, so the answers themselves aren't read.
     let mut statement = transaction.prepare("SELECT user, key FROM answers ORDER BY user, key")?;
     let mut rows = statement.query([])?;

@@ -7,20 +7,28 @@ use serde::{Deserialize, Serialize};
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum StateRecord {
+pub enum StateRecord {
+    /// The job waits for room.
     Waiting,
+    /// The job is placed, and its ranks have not all started.
     Starting,
+    /// The ranks train.
     Running,
+    /// The ranks have been told to save and stop.
     Stopping,
+    /// The job did what it was to do.
     Succeeded,
+    /// The job ended otherwise than by success, a cancel, a spent budget or an early stop.
     Failed,
+    /// A user cancelled the job.
     Cancelled,
+    /// The job was stopped: its budget was spent, or its sweep stopped it early.
     Stopped,
 }
 
 impl StateRecord {
     /// Reports whether the state is final.
-    pub(crate) fn is_final(self) -> bool {
+    pub fn is_final(self) -> bool {
         use StateRecord as S;
         matches!(self, S::Succeeded | S::Failed | S::Cancelled | S::Stopped)
     }
@@ -28,36 +36,46 @@ impl StateRecord {
 
 /// The devices that a job asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct GangRecord {
+pub struct GangRecord {
     /// The least number of nodes, if the job may be resized.
-    pub(crate) nodes: u32,
+    pub nodes: u32,
+    /// The most nodes that the job may grow to, if it is elastic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) nodes_max: Option<u32>,
-    pub(crate) accelerator: String,
-    pub(crate) accelerators_per_node: u32,
-    pub(crate) ranks_per_node: u32,
+    pub nodes_max: Option<u32>,
+    /// The kind of accelerator, as in the job file; empty if any will do.
+    pub accelerator: String,
+    /// Accelerators that the job takes of each node.
+    pub accelerators_per_node: u32,
+    /// Processes that are started on each node.
+    pub ranks_per_node: u32,
 }
 
 /// A job's progress, by its ranks' reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ProgressRecord {
-    pub(crate) step: Option<u64>,
-    pub(crate) total_steps: Option<u64>,
-    pub(crate) first_loss: Option<f64>,
-    pub(crate) loss: Option<f64>,
+pub struct ProgressRecord {
+    /// The highest step that a rank reported.
+    pub step: Option<u64>,
+    /// The step at which training ends, if a rank reported it.
+    pub total_steps: Option<u64>,
+    /// The loss at the first reported step.
+    pub first_loss: Option<f64>,
+    /// The loss at the last reported step.
+    pub loss: Option<f64>,
     /// Tokens since the attempt began.
-    pub(crate) tokens: u64,
+    pub tokens: u64,
     /// The rate over the last samples.
-    pub(crate) tokens_per_second: Option<f64>,
+    pub tokens_per_second: Option<f64>,
 }
 
 /// A job's saved checkpoints, over all its attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct CheckpointsRecord {
-    pub(crate) count: u32,
-    pub(crate) bytes: u64,
+pub struct CheckpointsRecord {
+    /// Durable checkpoints that the job has made.
+    pub count: u32,
+    /// Their size in bytes.
+    pub bytes: u64,
     /// The step of the last durable checkpoint.
-    pub(crate) last_step: Option<u64>,
+    pub last_step: Option<u64>,
 }
 
 #[cfg(test)]

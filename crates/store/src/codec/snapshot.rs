@@ -132,7 +132,7 @@ enum ShareStateV1 {
 }
 
 /// Encodes a snapshot's body.
-pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
+pub fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
     let shared: BTreeMap<SweepId, &Arc<JobSpec>> =
         snapshot.sweeps.iter().filter_map(|sweep| Some((sweep.id, &sweep.spec.as_ref()?.job))).collect();
     let body = SnapshotV1 {
@@ -155,7 +155,7 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
 }
 
 /// Decodes a snapshot's body.
-pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
+pub fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
     let snapshot: SnapshotV1 = decode(body)?;
     let mut nodes: Vec<(NodeSpec, NodeCondition)> =
         snapshot.nodes.into_iter().map(|(node, status)| (node.into(), status.into())).collect();

@@ -17,23 +17,26 @@ const LEFT_POINTS_MAX: u32 = 1_000;
 
 /// A job's curve, with as many points as were requested.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Series {
+pub struct Series {
     /// Ordered by attempt and sample number.
-    pub(crate) points: Vec<SeriesPoint>,
+    pub points: Vec<SeriesPoint>,
     /// Points that can't be read because their rows are damaged.
-    pub(crate) damaged: u64,
+    pub damaged: u64,
 }
 
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct SeriesPoint {
-    pub(crate) attempt: u32,
-    pub(crate) at: Timestamp,
-    pub(crate) step: u64,
+pub struct SeriesPoint {
+    /// The number of the attempt within its job.
+    pub attempt: u32,
+    /// When the step ended.
+    pub at: Timestamp,
+    /// The step.
+    pub step: u64,
     /// `None` if the ranks reported no loss, or one that isn't finite.
-    pub(crate) loss: Option<f64>,
+    pub loss: Option<f64>,
     /// Tokens since the attempt began.
-    pub(crate) tokens: u64,
+    pub tokens: u64,
 }
 
 /// The range of one attempt's sample numbers.
@@ -52,7 +55,7 @@ impl Span {
 /// Returns at most `points_max` evenly spread samples of a job's first node, including the first and the
 /// last. In place of a sample without a loss, the next one with a loss is taken. A thinned curve
 /// has only its striking points left: all of them are returned, or an evenly spread part.
-pub(crate) fn read_series(
+pub fn read_series(
     transaction: &Transaction<'_>,
     job: JobId,
     points_max: u32,

@@ -317,9 +317,9 @@ impl Journal {
         }
     }
 
-    /// Makes the journal count as nearly full.
-    #[cfg(test)]
-    pub(crate) fn press(&mut self) {
+    /// Makes the journal count as nearly full, for tests of what its owner does then.
+    #[doc(hidden)]
+    pub fn press(&mut self) {
         self.kept.room.max = self.kept.room.used;
     }
 
@@ -332,9 +332,12 @@ impl Journal {
         self.connection.execute(insert, params![sequence.to_sql(), body, checksum.0, sum]).expect("there is room");
     }
 
-    /// Stops the database from growing, as on a full disk.
-    #[cfg(test)]
-    pub(crate) fn fill_disk(&self) {
+    /// Stops the database from growing, as on a full disk, for tests of what the journal's owner does then.
+    ///
+    /// # Panics
+    /// If the database can't be asked for its size.
+    #[doc(hidden)]
+    pub fn fill_disk(&self) {
         let pages: i64 = self.connection.query_row("PRAGMA page_count", [], |row| row.get(0)).expect("it is open");
         self.connection.pragma_update(None, "max_page_count", pages).expect("it is open");
     }

@@ -30,8 +30,8 @@ use serde::{Deserialize, Serialize};
 
 pub use closed::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
 pub use entry::{Recorded, decode_entry, encode_entry};
-pub(crate) use snapshot::{decode_snapshot, encode_snapshot};
-pub(crate) use spec::{PinV1, hang_timeout_ms};
+pub use snapshot::{decode_snapshot, encode_snapshot};
+pub use spec::{PinV1, hang_timeout_ms};
 
 /// The version of most bodies.
 const VERSION: u32 = 1;

@@ -13,20 +13,26 @@ const COLUMNS: &str = "job, attempt, node, queue, devices, from_unix_nanos, to_u
 
 /// A row of the ledger, as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Booked {
-    pub(crate) attempt: u32,
-    pub(crate) node: String,
-    pub(crate) devices: u32,
-    pub(crate) from: Timestamp,
-    pub(crate) to: Timestamp,
-    pub(crate) price: Money,
+pub struct Booked {
+    /// The number of the attempt within its job.
+    pub attempt: u32,
+    /// The name of the node.
+    pub node: String,
+    /// How many devices of the node the attempt held.
+    pub devices: u32,
+    /// When the devices were allocated.
+    pub from: Timestamp,
+    /// When they were released.
+    pub to: Timestamp,
+    /// The price of one device for one hour.
+    pub price: Money,
     /// In the order of [`Bucket::ALL`].
-    pub(crate) nanos: [u64; Bucket::ALL.len()],
+    pub nanos: [u64; Bucket::ALL.len()],
 }
 
 /// The columns of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LedgerRow {
+pub struct LedgerRow {
     node: String,
     queue: String,
     /// Job, attempt, devices, from, to, price and cost.
@@ -36,7 +42,7 @@ pub(crate) struct LedgerRow {
 
 impl LedgerRow {
     /// Returns the row of an entry.
-    pub(crate) fn of(queue: &str, entry: &LedgerEntry) -> LedgerRow {
+    pub fn of(queue: &str, entry: &LedgerEntry) -> LedgerRow {
         let allocation = &entry.allocation;
         let nanos = |bucket| i64::try_from(entry.buckets[bucket].nanos()).unwrap_or(i64::MAX);
         LedgerRow {
@@ -56,7 +62,7 @@ impl LedgerRow {
     }
 
     /// Returns the share's attempt number and node.
-    pub(crate) fn share(&self) -> (i64, &str) {
+    pub fn share(&self) -> (i64, &str) {
         (self.numbers[1], &self.node)
     }
 
@@ -87,7 +93,7 @@ impl LedgerRow {
     }
 
     /// Writes the row. A second booking of the same share fails the transaction (A-8).
-    pub(crate) fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    pub fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         let sum = row_sum(&[&self.bytes(), self.node.as_bytes(), self.queue.as_bytes()]);
         let [job, attempt, devices, from, to, price, cost] = self.numbers;
         let [b0, b1, b2, b3, b4, b5, b6, b7] = self.buckets;
@@ -102,12 +108,12 @@ impl LedgerRow {
 }
 
 /// Writes the row of an entry.
-pub(crate) fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &LedgerEntry) -> rusqlite::Result<()> {
+pub fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &LedgerEntry) -> rusqlite::Result<()> {
     LedgerRow::of(queue, entry).write(transaction)
 }
 
 /// Returns the intact rows of a job, and the number of damaged ones.
-pub(crate) fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<(Vec<LedgerRow>, u64)> {
+pub fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<(Vec<LedgerRow>, u64)> {
     let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE job = ?1 ORDER BY attempt, node");
     let mut statement = transaction.prepare_cached(&sql)?;
     let (mut intact, mut damaged) = (Vec::new(), 0);
@@ -122,7 +128,7 @@ pub(crate) fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqli
 }
 
 /// Returns the bookings of a job, by attempt and node.
-pub(crate) fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Booked>> {
+pub fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Booked>> {
     let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE job = ?1 ORDER BY attempt, node");
     let mut statement = transaction.prepare_cached(&sql)?;
     let rows = statement.query_map([to_sql(job.0)], |row| {

@@ -78,10 +78,14 @@ enum LaunchV1 {
 /// Data of a job that no policy removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum PinV1 {
+pub enum PinV1 {
+    /// Logs of ranks.
     Logs,
+    /// Points of training curves.
     Samples,
+    /// The record of the job.
     Record,
+    /// Checkpoints of the job.
     Checkpoints,
 }
 
@@ -112,7 +116,7 @@ pub(super) fn millis(duration: Duration) -> u64 {
 }
 
 /// Returns `None` for a learned timeout, and 0 for none.
-pub(crate) fn hang_timeout_ms(timeout: HangTimeout) -> Option<u64> {
+pub fn hang_timeout_ms(timeout: HangTimeout) -> Option<u64> {
     match timeout {
         HangTimeout::Learned => None,
         HangTimeout::After(time) => Some(millis(time)),

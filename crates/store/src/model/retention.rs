@@ -18,32 +18,32 @@ use crate::db::damaged;
 /// The most notes on a job's removed logs; each pass may add one, with its rule.
 const NOTES_MAX: usize = 8;
 /// The most sample rows that one removal deletes, so that the control thread isn't blocked for long.
-pub(crate) const SAMPLES_PER_REMOVAL_MAX: u32 = 2_000;
+pub const SAMPLES_PER_REMOVAL_MAX: u32 = 2_000;
 /// The key under which the retention clock's time is stored.
 const CLOCK_KEY: &str = "retention_unix_nanos";
 
 /// The data that was removed of an ended job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RemovedRecord {
+pub struct RemovedRecord {
     /// In ascending order of `through`.
     #[serde(default)]
     logs: Vec<RemovedLogs>,
     /// When the curve was thinned.
     #[serde(default)]
-    pub(crate) thinned_at: Option<Timestamp>,
+    pub thinned_at: Option<Timestamp>,
     /// When all checkpoints but the newest good one were removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) checkpoints_at: Option<Timestamp>,
+    pub checkpoints_at: Option<Timestamp>,
 }
 
 /// A note on removed files of attempts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RemovedLogs {
+pub struct RemovedLogs {
     /// The last attempt whose files, like those of all before it, were removed.
-    pub(crate) through: u32,
-    pub(crate) at: Timestamp,
+    pub through: u32,
+    pub at: Timestamp,
     /// The rule, as a text that follows "because".
-    pub(crate) because: String,
+    pub because: String,
 }
 
 impl RemovedRecord {
@@ -52,19 +52,19 @@ impl RemovedRecord {
     }
 
     /// Returns when and why an attempt's files were removed.
-    pub(crate) fn logs_of(&self, attempt: u32) -> Option<&RemovedLogs> {
+    pub fn logs_of(&self, attempt: u32) -> Option<&RemovedLogs> {
         self.logs.iter().find(|logs| logs.through >= attempt)
     }
 
     /// Returns the last attempt whose files are removed; 0 if there is none.
-    pub(crate) fn logs_through(&self) -> u32 {
+    pub fn logs_through(&self) -> u32 {
         self.logs.last().map_or(0, |logs| logs.through)
     }
 }
 
 /// Data to be removed from the read models, or a note to be written before other data is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Removal {
+pub enum Removal {
     /// Notes that the files of a job's attempts up to `through` are removed. Written before the removal.
     Logs {
         /// The job.
@@ -129,7 +129,7 @@ pub(crate) enum Removal {
 }
 
 /// Carries out a removal, unless one of its jobs hasn't ended.
-pub(crate) fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Removal) -> rusqlite::Result<()> {
+pub fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Removal) -> rusqlite::Result<()> {
     match removal {
         Removal::Logs { job, through, because } => change_ended(transaction, *job, |record| {
             record.note_removed_logs(now, *through, because.clone());
@@ -178,14 +178,14 @@ pub(crate) fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Re
 }
 
 /// Returns the stored time of the retention clock.
-pub(crate) fn read_clock(transaction: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
+pub fn read_clock(transaction: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
     let sql = "SELECT value FROM meta WHERE key = ?1";
     let found = transaction.query_row(sql, [CLOCK_KEY], |row| row.get(0)).optional()?;
     Ok(found.map(|nanos| Timestamp::from_unix_nanos(from_sql(nanos))))
 }
 
 /// Reports whether a job has a row and has ended.
-pub(crate) fn is_over(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
+pub fn is_over(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
     let sql = "SELECT is_live FROM jobs WHERE job = ?1";
     let found: Option<i64> =
         transaction.prepare_cached(sql)?.query_row([to_sql(job.0)], |row| row.get(0)).optional()?;
@@ -246,28 +246,32 @@ fn note_removed(transaction: &Transaction<'_>, first: i64, last: i64) -> rusqlit
 }
 
 /// Reports whether retention removed a job's rows.
-pub(crate) fn is_removed(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
+pub fn is_removed(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM removed WHERE first <= ?1 AND last >= ?1)";
     transaction.prepare_cached(sql)?.query_row([to_sql(job.0)], |row| row.get(0))
 }
 
 /// The facts about a job that retention decides on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
-    pub(crate) id: JobId,
-    pub(crate) submitted_at: Timestamp,
+pub struct Kept {
+    /// The job.
+    pub id: JobId,
+    /// When the submission was committed.
+    pub submitted_at: Timestamp,
     /// `None` while the job is live.
-    pub(crate) ended_at: Option<Timestamp>,
-    pub(crate) has_failed: bool,
+    pub ended_at: Option<Timestamp>,
+    /// Whether the job ended as failed.
+    pub has_failed: bool,
     /// The last attempt's number; 0 if there was none.
-    pub(crate) attempts: u32,
-    pub(crate) removed: RemovedRecord,
+    pub attempts: u32,
+    /// What retention has removed already.
+    pub removed: RemovedRecord,
     /// Data that no policy removes.
-    pub(crate) pins: BTreeSet<Pin>,
+    pub pins: BTreeSet<Pin>,
     /// The checkpoint folder, if the job names one.
-    pub(crate) checkpoints: Option<String>,
+    pub checkpoints: Option<String>,
     /// All jobs of the sweep, or the job alone.
-    pub(crate) siblings: Range<JobId>,
+    pub siblings: Range<JobId>,
 }
 
 impl From<JobRecord> for Kept {
@@ -294,23 +298,23 @@ impl From<JobRecord> for Kept {
 ///
 /// # Errors
 /// The database's errors, including a damaged row.
-pub(crate) fn read_kept(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<Kept>> {
+pub fn read_kept(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<Kept>> {
     read_record(transaction, job).map(|record| record.map(Kept::from))
 }
 
 /// Returns the next job with a row after this one, including damaged rows.
-pub(crate) fn next_job(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
+pub fn next_job(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
     next(transaction, "SELECT min(job) FROM jobs WHERE job > ?1", after)
 }
 
 /// Returns the next job with samples after this one.
-pub(crate) fn next_curve(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
+pub fn next_curve(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
     let packed = next(transaction, "SELECT min(job) FROM curves WHERE job > ?1", after)?;
     Ok(next_unpacked(transaction, after)?.into_iter().chain(packed).min())
 }
 
 /// Returns the next job after this one with samples that aren't packed.
-pub(crate) fn next_unpacked(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
+pub fn next_unpacked(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
     next(transaction, "SELECT min(job) FROM samples WHERE job > ?1", after)
 }
 
@@ -320,10 +324,10 @@ fn next(transaction: &Transaction<'_>, sql: &str, after: JobId) -> rusqlite::Res
 }
 
 /// A sample's number and loss.
-pub(crate) type Loss = (u64, Option<f64>);
+pub type Loss = (u64, Option<f64>);
 
 /// Returns the samples of an attempt's first node after number `after`, up to a limit.
-pub(crate) fn read_losses(
+pub fn read_losses(
     transaction: &Transaction<'_>,
     (job, attempt): (JobId, u32),
     after: Option<u64>,
@@ -346,7 +350,7 @@ pub(crate) fn read_losses(
 }
 
 /// Returns the numbers of the first and the last sample of an attempt's first node.
-pub(crate) fn sample_edges(
+pub fn sample_edges(
     transaction: &Transaction<'_>,
     (job, attempt): (JobId, u32),
 ) -> rusqlite::Result<Option<(u64, u64)>> {
@@ -355,7 +359,7 @@ pub(crate) fn sample_edges(
 }
 
 /// Returns the attempts of a job that have samples, and whether other nodes than the first have some.
-pub(crate) fn sampled_attempts(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<(u32, bool)>> {
+pub fn sampled_attempts(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<(u32, bool)>> {
     let mut others = transaction
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank > 0)")?;
     let (mut after, mut attempts) = (-1_i64, Vec::new());

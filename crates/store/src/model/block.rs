@@ -10,7 +10,7 @@ use crate::deflate::{deflate, inflate};
 
 const VERSION: u8 = 1;
 /// Samples in a block: enough to compress well, and few enough that several blocks share a database page.
-pub(crate) const BLOCK_POINTS: usize = 128;
+pub(super) const BLOCK_POINTS: usize = 128;
 /// The most samples in a block of another release.
 const POINTS_MAX: usize = 4_096;
 /// The most bytes of an encoded integer, at seven bits a byte.
@@ -22,7 +22,7 @@ const RAW_BYTES_MAX: usize = NUMBER_BYTES_MAX + POINTS_MAX * (COLUMNS * NUMBER_B
 
 /// A sample as stored in the database.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct StoredPoint {
+pub(super) struct StoredPoint {
     pub(super) number: i64,
     pub(super) at: i64,
     pub(super) step: i64,

@@ -26,7 +26,7 @@ const RANKS_MAX: usize = 1_024;
 const MARK: &str = "...";
 
 /// Cuts a report to its limits. A report within its limits is unchanged.
-pub(crate) fn bound(report: &mut Report) {
+pub fn bound(report: &mut Report) {
     let Report {
         version: _,
         job: _,
@@ -67,7 +67,7 @@ pub(crate) fn bound(report: &mut Report) {
 }
 
 /// Returns at most `bytes_max` bytes of a text, including the mark if the text was cut.
-pub(crate) fn cut(text: &str, bytes_max: usize) -> String {
+pub fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
     }

@@ -8,22 +8,18 @@ use super::store::{sample_sum, unless_damaged};
 
 /// The result of checking a slice of a table.
 #[derive(Debug)]
-pub(crate) struct Slice<K> {
+pub struct Slice<K> {
     /// The number of damaged rows.
-    pub(crate) damaged: u64,
+    pub damaged: u64,
     /// Where the next slice begins; `None` at the end.
-    pub(crate) next: Option<K>,
+    pub next: Option<K>,
 }
 
 /// The key of a sample: job, attempt, node and number.
-pub(crate) type SampleKey = [i64; 4];
+pub(super) type SampleKey = [i64; 4];
 
 /// Checks `count` samples after a key.
-pub(crate) fn samples_from(
-    transaction: &Transaction<'_>,
-    after: SampleKey,
-    count: u32,
-) -> rusqlite::Result<Slice<SampleKey>> {
+pub fn samples_from(transaction: &Transaction<'_>, after: SampleKey, count: u32) -> rusqlite::Result<Slice<SampleKey>> {
     let sql = "SELECT job, attempt, node_rank, number, at_unix_nanos, step, tokens, loss, sum FROM samples
                WHERE (job, attempt, node_rank, number) > (?1, ?2, ?3, ?4)
                ORDER BY job, attempt, node_rank, number LIMIT ?5";
@@ -42,7 +38,7 @@ pub(crate) fn samples_from(
 }
 
 /// Checks `count` blocks of packed samples after an id; in a damaged block all samples count as damaged.
-pub(crate) fn blocks_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
+pub fn blocks_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
     let sql = format!("SELECT {BLOCK_COLUMNS}, id FROM curves WHERE id > ?1 ORDER BY id LIMIT ?2");
     let mut statement = transaction.prepare_cached(&sql)?;
     let mut rows = statement.query(params![after, count])?;
@@ -73,7 +69,7 @@ fn sample(row: &Row<'_>) -> rusqlite::Result<(SampleKey, bool)> {
 }
 
 /// Checks `count` answers after a number.
-pub(crate) fn answers_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
+pub fn answers_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
     let sql = "SELECT request, body, at_unix_nanos, sequence, sum, user, key, number FROM answers
                WHERE number > ?1 ORDER BY number LIMIT ?2";
     let mut statement = transaction.prepare_cached(sql)?;

@@ -10,21 +10,22 @@ use super::record::JobRecord;
 
 /// The money spent by a job with a budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BudgetRecord {
-    pub(crate) limit: Money,
+pub struct BudgetRecord {
+    /// The most that the job may cost.
+    pub limit: Money,
     /// Up to `counted_to`, or in total while the job holds no devices.
-    pub(crate) spent: Money,
+    pub spent: Money,
     /// Present while the job holds devices.
-    pub(crate) holding: Option<Holding>,
+    pub holding: Option<Holding>,
 }
 
 /// The price of the held devices, and the time up to which it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Holding {
+pub struct Holding {
     /// The list price of all devices together.
-    pub(crate) hourly_price: Money,
-    pub(crate) counted_to: Timestamp,
-    pub(crate) ends_at: Option<Timestamp>,
+    pub hourly_price: Money,
+    pub counted_to: Timestamp,
+    pub ends_at: Option<Timestamp>,
 }
 
 /// The version of a sweep's document.
@@ -32,9 +33,10 @@ const VERSION: u32 = 1;
 
 /// The data that a sweep's jobs share: a document in the table `sweeps`, version 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct SweepRecord {
+pub struct SweepRecord {
     v: u32,
-    pub(crate) id: SweepId,
+    /// The sweep.
+    pub id: SweepId,
     name: String,
     /// The number of jobs; their ids are consecutive.
     jobs: u32,
@@ -50,8 +52,8 @@ pub(crate) struct SweepRecord {
 /// A job's point in its sweep. Data common to all jobs is in the [`SweepRecord`], or here for sweeps from
 /// before there was one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PointRecord {
-    pub(crate) id: SweepId,
+pub struct PointRecord {
+    pub id: SweepId,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,17 +64,20 @@ pub(crate) struct PointRecord {
     max_parallel: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     early_stop: Option<EarlyStopRecord>,
-    pub(crate) metric: Option<MetricRecord>,
+    pub metric: Option<MetricRecord>,
 }
 
 /// The rules by which a sweep's jobs are stopped early.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct EarlyStopRecord {
-    pub(crate) metric: String,
+pub struct EarlyStopRecord {
+    /// The name of the metric that is compared.
+    pub metric: String,
     /// `minimize` or `maximize`.
-    pub(crate) goal: String,
-    pub(crate) min_steps: u64,
-    pub(crate) reduction: u32,
+    pub goal: String,
+    /// Steps before which no job is stopped.
+    pub min_steps: u64,
+    /// One of so many jobs goes on at each rung.
+    pub reduction: u32,
 }
 
 /// A parameter and its value, as written.
@@ -84,24 +89,25 @@ struct ParameterRecord {
 
 /// A job's metric at a rung.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct MetricRecord {
-    pub(crate) step: u64,
+pub struct MetricRecord {
+    /// The step of the value.
+    pub step: u64,
     /// `None` if the job had diverged.
-    pub(crate) value: Option<f64>,
+    pub value: Option<f64>,
 }
 
 /// The program of a job's ranks, and their checkpoint folder.
-pub(crate) struct ProgramView<'a> {
-    pub(crate) run: &'a str,
-    pub(crate) workdir: &'a str,
-    pub(crate) checkpoint_path: Option<&'a str>,
+pub struct ProgramView<'a> {
+    pub run: &'a str,
+    pub workdir: &'a str,
+    pub checkpoint_path: Option<&'a str>,
 }
 
 /// The name and the rules of a job's sweep.
-pub(crate) struct SweepView<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) max_parallel: Option<u32>,
-    pub(crate) early_stop: Option<&'a EarlyStopRecord>,
+pub struct SweepView<'a> {
+    pub name: &'a str,
+    pub max_parallel: Option<u32>,
+    pub early_stop: Option<&'a EarlyStopRecord>,
 }
 
 impl BudgetRecord {
@@ -128,7 +134,7 @@ impl BudgetRecord {
 
 impl SweepRecord {
     /// Returns the number of jobs.
-    pub(crate) fn jobs(&self) -> u32 {
+    pub fn jobs(&self) -> u32 {
         self.jobs
     }
 
@@ -138,7 +144,7 @@ impl SweepRecord {
     }
 
     /// Returns the sweep with this id and the records of its jobs, which have the ids from there on.
-    pub(crate) fn with_jobs(id: SweepId, sweep: &SweepSpec, now: Timestamp) -> (Arc<Self>, Vec<JobRecord>) {
+    pub fn with_jobs(id: SweepId, sweep: &SweepSpec, now: Timestamp) -> (Arc<Self>, Vec<JobRecord>) {
         let shared = Arc::new(SweepRecord::new(id, sweep));
         let ids = (id.0.0..).map(JobId).take(sweep.grid.points());
         let records = ids.map(|job| JobRecord::point(&shared, sweep, job, now)).collect();
@@ -146,7 +152,7 @@ impl SweepRecord {
     }
 
     /// Returns the sweep with this id.
-    pub(crate) fn new(id: SweepId, sweep: &SweepSpec) -> Self {
+    pub fn new(id: SweepId, sweep: &SweepSpec) -> Self {
         SweepRecord {
             v: VERSION,
             id,
@@ -181,7 +187,7 @@ fn grid_from_disk<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Grid, D:
 
 impl JobRecord {
     /// Returns the record of a sweep's job.
-    pub(crate) fn point(sweep: &Arc<SweepRecord>, spec: &SweepSpec, id: JobId, now: Timestamp) -> Self {
+    pub fn point(sweep: &Arc<SweepRecord>, spec: &SweepSpec, id: JobId, now: Timestamp) -> Self {
         let mut record = JobRecord::without_program(id, &spec.job, now);
         record.name = spec.job_name(sweep.place_of(id)).unwrap_or(record.name);
         record.sweep = Some(PointRecord {
@@ -198,7 +204,7 @@ impl JobRecord {
     }
 
     /// Returns the job's own program, or its sweep's.
-    pub(crate) fn program(&self) -> ProgramView<'_> {
+    pub fn program(&self) -> ProgramView<'_> {
         match &self.shared {
             Some(sweep) if self.run.is_empty() => ProgramView {
                 run: &sweep.run,
@@ -212,13 +218,13 @@ impl JobRecord {
     }
 
     /// Returns the number of jobs in the job's sweep; 0 without a sweep.
-    pub(crate) fn sweep_jobs(&self) -> u32 {
+    pub fn sweep_jobs(&self) -> u32 {
         let own = self.sweep.as_ref().and_then(|point| point.jobs);
         own.or(self.shared.as_ref().map(|sweep| sweep.jobs)).unwrap_or(0)
     }
 
     /// Returns the sweep's name and rules.
-    pub(crate) fn sweep_view(&self) -> Option<SweepView<'_>> {
+    pub fn sweep_view(&self) -> Option<SweepView<'_>> {
         let own = self.sweep.as_ref()?;
         Some(match self.shared.as_deref() {
             Some(SweepRecord { name, max_parallel, early_stop, .. }) => {
@@ -230,7 +236,7 @@ impl JobRecord {
 
     /// Returns the parameters of the job's point in its sweep with their values, as written; none without a
     /// sweep.
-    pub(crate) fn sweep_parameters(&self) -> Vec<(&str, &str)> {
+    pub fn sweep_parameters(&self) -> Vec<(&str, &str)> {
         let Some(point) = &self.sweep else { return Vec::new() };
         match &self.shared {
             Some(sweep) if point.parameters.is_empty() => sweep.grid.point(sweep.place_of(self.id)).unwrap_or_default(),
@@ -241,7 +247,7 @@ impl JobRecord {
 
 impl JobRecord {
     /// Aligns the budget's count with the engine's for a live job.
-    pub(crate) fn meter(&mut self, now: Timestamp, engine: &Engine) {
+    pub fn meter(&mut self, now: Timestamp, engine: &Engine) {
         let (Some(budget), Some(job)) = (&mut self.budget, engine.job(self.id)) else { return };
         budget.spent = engine.spent(now, job);
         let hourly_price = engine.hourly_price(&job.spec).unwrap_or(Money::ZERO);
@@ -263,17 +269,17 @@ impl JobRecord {
     }
 
     /// Notes that a user cancelled the job.
-    pub(crate) fn note_cancel(&mut self, now: Timestamp, by: &Submitter) {
+    pub fn note_cancel(&mut self, now: Timestamp, by: &Submitter) {
         self.note(now, format!("cancel requested by {by}"));
     }
 
     /// Notes that a user cancelled the sweep.
-    pub(crate) fn note_sweep_cancel(&mut self, now: Timestamp, sweep: SweepId, by: &Submitter) {
+    pub fn note_sweep_cancel(&mut self, now: Timestamp, sweep: SweepId, by: &Submitter) {
         self.note(now, format!("cancel of {sweep} requested by {by}"));
     }
 
     /// Notes the job's metric at a rung.
-    pub(crate) fn note_metric(&mut self, step: Step, value: MetricValue) {
+    pub fn note_metric(&mut self, step: Step, value: MetricValue) {
         if let Some(point) = &mut self.sweep {
             point.metric = Some(MetricRecord { step: step.0, value: value.reported() });
         }

@@ -33,88 +33,119 @@ const LOST_BOOKINGS: &str = "part of what it cost is lost: the ledger was damage
 
 /// A waiting, running or ended job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct JobRecord {
-    pub(crate) v: u32,
-    pub(crate) id: JobId,
-    pub(crate) name: String,
-    pub(crate) queue: String,
-    pub(crate) priority: u16,
-    pub(crate) submitter: String,
-    pub(crate) submitted_at: Timestamp,
-    pub(crate) state: StateRecord,
-    pub(crate) because: String,
-    pub(crate) ended_at: Option<Timestamp>,
-    pub(crate) gang: GangRecord,
+pub struct JobRecord {
+    /// The version of the stored form.
+    pub v: u32,
+    /// The job.
+    pub id: JobId,
+    /// The name in the job file.
+    pub name: String,
+    /// The queue that the job was submitted to.
+    pub queue: String,
+    /// The priority, 0 to 1000.
+    pub priority: u16,
+    /// Who submitted the job.
+    pub submitter: String,
+    /// When the submission was committed.
+    pub submitted_at: Timestamp,
+    /// Where the job is in its life.
+    pub state: StateRecord,
+    /// The reason for the state, as a sentence.
+    pub because: String,
+    /// When the job ended, if it has.
+    pub ended_at: Option<Timestamp>,
+    /// The size of the gang.
+    pub gang: GangRecord,
     /// Empty if equal to the sweep's, like the next two fields; see [`JobRecord::program`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) run: String,
+    pub run: String,
+    /// The folder in which the ranks start.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) workdir: String,
-    pub(crate) checkpoint_path: Option<String>,
-    pub(crate) faults: u32,
-    pub(crate) max_faults: u32,
-    pub(crate) progress: ProgressRecord,
+    pub workdir: String,
+    /// The path of the checkpoints as in the job file, if it sets one.
+    pub checkpoint_path: Option<String>,
+    /// Faults that count against `max_faults`.
+    pub faults: u32,
+    /// The faults after which the job is given up.
+    pub max_faults: u32,
+    /// How far training has come.
+    pub progress: ProgressRecord,
     /// The highest step that any attempt reached; steps up to it are repeated work.
-    pub(crate) high_water_step: u64,
-    pub(crate) checkpoints: CheckpointsRecord,
+    pub high_water_step: u64,
+    /// The durable checkpoints.
+    pub checkpoints: CheckpointsRecord,
     /// Checkpoints saved by ended attempts.
-    pub(crate) checkpoints_before: CheckpointsRecord,
-    pub(crate) attempts: Vec<AttemptRecord>,
-    pub(crate) history: Vec<(Timestamp, String)>,
+    pub checkpoints_before: CheckpointsRecord,
+    /// The attempts that are kept in the document, oldest first.
+    pub attempts: Vec<AttemptRecord>,
+    /// What happened, oldest first, each with a sentence.
+    pub history: Vec<(Timestamp, String)>,
+    /// The budget, if the job file sets one.
     #[serde(default)]
-    pub(crate) budget: Option<BudgetRecord>,
+    pub budget: Option<BudgetRecord>,
+    /// The place in a sweep, if the job belongs to one.
     #[serde(default)]
-    pub(crate) sweep: Option<PointRecord>,
+    pub sweep: Option<PointRecord>,
     /// Data of the job that no retention policy removes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub(crate) pins: BTreeSet<PinV1>,
+    pub pins: BTreeSet<PinV1>,
     /// Data of the job that was removed since it ended.
     #[serde(default, skip_serializing_if = "RemovedRecord::is_nothing")]
-    pub(crate) removed: RemovedRecord,
+    pub removed: RemovedRecord,
     /// Data shared with the other jobs of the sweep, stored in a row of its own.
     #[serde(skip)]
-    pub(crate) shared: Option<Arc<SweepRecord>>,
+    pub shared: Option<Arc<SweepRecord>>,
 }
 
 /// An attempt of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct AttemptRecord {
-    pub(crate) number: u32,
-    pub(crate) placed_at: Timestamp,
-    pub(crate) ended_at: Option<Timestamp>,
-    pub(crate) placed_because: String,
-    pub(crate) ended_because: Option<String>,
+pub struct AttemptRecord {
+    /// The number of the attempt within its job.
+    pub number: u32,
+    /// When the gang was placed.
+    pub placed_at: Timestamp,
+    /// When the attempt ended, if it has.
+    pub ended_at: Option<Timestamp>,
+    /// The reason for the placement, as a sentence.
+    pub placed_because: String,
+    /// The reason for the end, as a sentence, if it has ended.
+    pub ended_because: Option<String>,
     /// The earliest fault of any node.
-    pub(crate) fault: Option<(String, Fault)>,
-    pub(crate) shares: Vec<ShareRecord>,
+    pub fault: Option<(String, Fault)>,
+    /// The nodes of the gang, in the order of their ranks.
+    pub shares: Vec<ShareRecord>,
     /// The gang's slow ranks, by the last check.
     #[serde(default)]
-    pub(crate) stragglers: Vec<StragglerRecord>,
+    pub stragglers: Vec<StragglerRecord>,
 }
 
 impl AttemptRecord {
     /// Returns the number of samples received for the attempt's curve.
-    pub(crate) fn samples_stored(&self) -> u64 {
+    pub fn samples_stored(&self) -> u64 {
         self.shares.first().map_or(0, |share| share.samples_stored)
     }
 }
 
 /// A rank that slows down its gang.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct StragglerRecord {
-    pub(crate) rank: u32,
-    pub(crate) node: String,
+pub struct StragglerRecord {
+    /// The rank.
+    pub rank: u32,
+    /// The node that the rank runs on.
+    pub node: String,
     /// Whether the rank waits for its data; otherwise it computes for longer.
-    pub(crate) is_data: bool,
-    /// The rank's own work per step, and the median of its peers'.
-    pub(crate) own: Duration,
-    pub(crate) peers: Duration,
-    pub(crate) steps: u64,
+    pub is_data: bool,
+    /// The rank's own work per step.
+    pub own: Duration,
+    /// The median work per step of its peers.
+    pub peers: Duration,
+    /// Steps over which the times were taken.
+    pub steps: u64,
 }
 
 impl StragglerRecord {
     /// Describes the straggler in words, with the evidence.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let (own, peers) = (self.own.as_secs_f64(), self.peers.as_secs_f64());
         let why = if self.is_data { "waits for its data" } else { "computes for longer" };
         let StragglerRecord { rank, node, steps, .. } = self;
@@ -126,22 +157,26 @@ impl StragglerRecord {
 
 /// One node's share of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ShareRecord {
-    pub(crate) node: String,
-    pub(crate) devices: Vec<u32>,
+pub struct ShareRecord {
+    /// The name of the node.
+    pub node: String,
+    /// The numbers of the devices on the node.
+    pub devices: Vec<u32>,
     /// The last report, without its samples. After the attempt, `last` has the part that is still needed.
-    pub(crate) report: Option<Report>,
+    pub report: Option<Report>,
+    /// The last report of the supervisor, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) last: Option<LastWords>,
+    pub last: Option<LastWords>,
     /// Samples below this number have been received.
-    pub(crate) samples_stored: u64,
+    pub samples_stored: u64,
     /// The price of an accelerator-hour at placement; later price changes don't affect a running attempt.
     #[serde(default)]
-    pub(crate) price: Option<Money>,
+    pub price: Option<Money>,
 }
 
 impl JobRecord {
-    pub(crate) fn new(id: JobId, spec: &JobSpec, now: Timestamp) -> Self {
+    /// Returns the record of a job that has just been submitted.
+    pub fn new(id: JobId, spec: &JobSpec, now: Timestamp) -> Self {
         JobRecord {
             run: spec.program.run.clone(),
             workdir: spec.program.workdir.clone(),
@@ -191,12 +226,12 @@ impl JobRecord {
     }
 
     /// Returns the current or last attempt.
-    pub(crate) fn last_attempt(&self) -> Option<&AttemptRecord> {
+    pub fn last_attempt(&self) -> Option<&AttemptRecord> {
         self.attempts.last()
     }
 
     /// Adds a line to the history and shows it as the current reason.
-    pub(crate) fn note(&mut self, now: Timestamp, text: String) {
+    pub fn note(&mut self, now: Timestamp, text: String) {
         self.because.clone_from(&text);
         self.history.push((now, text));
         let excess = self.history.len().saturating_sub(HISTORY_KEPT);
@@ -204,7 +239,7 @@ impl JobRecord {
     }
 
     /// Applies a decision. `engine` has applied it already, and names the nodes.
-    pub(crate) fn follow(&mut self, now: Timestamp, decision: &Decision, engine: &Engine) {
+    pub fn follow(&mut self, now: Timestamp, decision: &Decision, engine: &Engine) {
         self.follow_budget(now, decision, engine);
         match decision {
             Decision::Place { attempt, shares, reason, .. } => {
@@ -290,7 +325,7 @@ impl JobRecord {
 
     /// Replaces the list of stragglers, notes those that were added or removed, and reports whether anything
     /// changed.
-    pub(crate) fn slow(&mut self, now: Timestamp, found: Vec<StragglerRecord>) -> bool {
+    pub fn slow(&mut self, now: Timestamp, found: Vec<StragglerRecord>) -> bool {
         let Some(attempt) = self.attempts.last_mut() else { return false };
         let before = std::mem::replace(&mut attempt.stragglers, found.clone());
         let is_in = |list: &[StragglerRecord], one: &StragglerRecord| list.iter().any(|other| other.rank == one.rank);
@@ -319,7 +354,7 @@ impl JobRecord {
     }
 
     /// Records a share's end for a supervisor that can't report it any more.
-    pub(crate) fn share_failed(&mut self, now: Timestamp, node: &str, cause: FaultCause) {
+    pub fn share_failed(&mut self, now: Timestamp, node: &str, cause: FaultCause) {
         let Some(attempt) = self.attempts.last_mut() else { return };
         let share = attempt.shares.iter().find(|share| share.node == node);
         let last_sign = share.and_then(|share| share.report.as_ref()).map(|report| report.sent_at);
@@ -337,7 +372,7 @@ impl JobRecord {
     }
 
     /// Sets the prices of the attempt that has just been placed.
-    pub(crate) fn price_attempt(&mut self, nodes: &[NodeConfig]) {
+    pub fn price_attempt(&mut self, nodes: &[NodeConfig]) {
         let shares = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none());
         for share in shares.into_iter().flat_map(|attempt| &mut attempt.shares).filter(|share| share.price.is_none()) {
             let node = nodes.iter().find(|node| node.name.as_str() == share.node);
@@ -347,7 +382,7 @@ impl JobRecord {
 
     /// Aligns the record with the engine after a start, and reports whether it changed. Both are committed
     /// together, so the record can only be ahead, and only where damaged journal entries were put aside.
-    pub(crate) fn align(&mut self, now: Timestamp, job: &Job, engine: &Engine) -> bool {
+    pub fn align(&mut self, now: Timestamp, job: &Job, engine: &Engine) -> bool {
         let before = self.clone();
         self.attempts.retain(|attempt| attempt.number <= job.attempts);
         self.ended_at = None;
@@ -392,7 +427,7 @@ impl JobRecord {
     }
 
     /// Sets the state from the engine alone, because the last reports aren't known.
-    pub(crate) fn stand_as(&mut self, job: &Job) {
+    pub fn stand_as(&mut self, job: &Job) {
         self.state = match job.attempt() {
             None => StateRecord::Waiting,
             Some(attempt) if attempt.stop.is_some() => StateRecord::Stopping,
@@ -403,18 +438,18 @@ impl JobRecord {
 
     /// Notes that the record was made again. It lacks what the journal doesn't have, such as the prices of a
     /// running attempt.
-    pub(crate) fn note_remade(&mut self) {
+    pub fn note_remade(&mut self) {
         let at = self.history.last().map_or(self.submitted_at, |(at, _)| *at);
         self.history.push((at, REMADE.to_owned()));
     }
 
     /// Reports whether the record was made again, so that its prices have to be set again.
-    pub(crate) fn lacks_prices(&self) -> bool {
+    pub fn lacks_prices(&self) -> bool {
         self.history.iter().rev().take(2).any(|(_, text)| text == REMADE)
     }
 
     /// Notes that part of the job's cost is lost.
-    pub(crate) fn note_lost_bookings(&mut self) {
+    pub fn note_lost_bookings(&mut self) {
         if !self.has_lost_bookings() {
             let at = self.history.last().map_or(self.submitted_at, |(at, _)| *at);
             self.history.push((at, LOST_BOOKINGS.to_owned()));
@@ -422,13 +457,13 @@ impl JobRecord {
     }
 
     /// Reports whether part of the job's cost is known to be lost; otherwise a missing booking means damage.
-    pub(crate) fn has_lost_bookings(&self) -> bool {
+    pub fn has_lost_bookings(&self) -> bool {
         self.has_lost() || self.history.iter().any(|(_, text)| text == LOST_BOOKINGS)
     }
 
     /// Reports whether an accepted loss of journal entries changed the record, so that the journal doesn't
     /// have all of it.
-    pub(crate) fn has_lost(&self) -> bool {
+    pub fn has_lost(&self) -> bool {
         self.history.iter().any(|(_, text)| text == LOST)
     }
 

@@ -25,30 +25,25 @@ mod series;
 mod store;
 mod sweep;
 
-pub(crate) use answers::{ANSWERS_MAX, keep_answers, read_answer, read_keys};
+pub use answers::{ANSWERS_MAX, keep_answers, read_answer, read_keys};
 pub use answers::{KeptAnswer, Refused, RequestKey};
-pub(crate) use audit::{answers_from, blocks_from, samples_from};
+pub use audit::{answers_from, blocks_from, samples_from};
 use booking::book_attempt;
-pub(crate) use bound::{bound, cut};
-pub(crate) use curve::blocks_of_rows;
-#[cfg(test)]
-pub(crate) use ledger::read_ledger;
-pub(crate) use ledger::{Booked, LedgerRow, stored_ledger, write_ledger};
-pub(crate) use parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
-pub(crate) use record::AttemptRecord;
-pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
-pub(crate) use remake::{Made, Remade, Remake};
-pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
-pub(crate) use retention::{
+pub use bound::{bound, cut};
+pub use curve::blocks_of_rows;
+pub use ledger::{Booked, LedgerRow, read_ledger, stored_ledger, write_ledger};
+pub use parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
+pub use record::{AttemptRecord, JobRecord, ShareRecord, StragglerRecord};
+pub use remake::{Made, Remade, Remake};
+pub use report::{SampleRow, cause_as_fault, outcome_as_end};
+pub use retention::{
     Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX, is_over, is_removed, next_curve, next_job, next_unpacked, read_clock,
     read_kept, read_losses, remove, sample_edges, sampled_attempts,
 };
-#[cfg(test)]
-pub(crate) use series::Series;
-pub(crate) use series::{SeriesPoint, read_series};
+pub use series::{Series, SeriesPoint, read_series};
 pub use store::JOBS_PER_PAGE_MAX;
-pub(crate) use store::{
+pub use store::{
     Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_jobs_singly, read_stored, read_sweep,
     read_sweep_jobs, repair, unless_damaged, write_job, write_sample, write_sweep,
 };
-pub(crate) use sweep::{BudgetRecord, EarlyStopRecord, MetricRecord, SweepRecord};
+pub use sweep::{BudgetRecord, EarlyStopRecord, MetricRecord, SweepRecord};

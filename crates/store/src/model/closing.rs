@@ -19,7 +19,7 @@ const MESSAGE_BYTES_MAX: usize = 256;
 impl JobRecord {
     /// Applies a decision and books the attempt that it ends, if any. `engine` has applied the decision
     /// already. Both the service and the rebuild from the journal call this function.
-    pub(crate) fn follow_and_book(&mut self, now: Timestamp, decision: &Decision, engine: &Engine) -> Vec<LedgerEntry> {
+    pub fn follow_and_book(&mut self, now: Timestamp, decision: &Decision, engine: &Engine) -> Vec<LedgerEntry> {
         let ending = self.ending(decision);
         let booked = ending.map(|attempt| book_attempt(self.id, attempt, now)).unwrap_or_default();
         self.follow(now, decision, engine);
@@ -27,13 +27,13 @@ impl JobRecord {
     }
 
     /// Returns the attempt that a decision ends.
-    pub(crate) fn ending(&self, decision: &Decision) -> Option<&AttemptRecord> {
+    pub fn ending(&self, decision: &Decision) -> Option<&AttemptRecord> {
         let ends = matches!(decision, Decision::Requeue { .. } | Decision::End { .. });
         self.last_attempt().filter(|attempt| ends && attempt.ended_at.is_none())
     }
 
     /// Returns the result of the attempt that a decision is about to end.
-    pub(crate) fn closing(&self, decision: &Decision) -> Option<ClosedAttempt> {
+    pub fn closing(&self, decision: &Decision) -> Option<ClosedAttempt> {
         let attempt = self.ending(decision)?;
         let ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second: _ } = self.progress;
         let CheckpointsRecord { count, bytes, last_step } = self.checkpoints;
@@ -56,7 +56,7 @@ impl JobRecord {
 
     /// Restores the result of the last attempt, before the decision that ends it. A result of another attempt
     /// is ignored.
-    pub(crate) fn take_closed(&mut self, closed: ClosedAttempt) {
+    pub fn take_closed(&mut self, closed: ClosedAttempt) {
         let ClosedAttempt { job: _, attempt: number, first, shares, fault, progress } = closed;
         let Some(attempt) = self.attempts.last_mut().filter(|last| last.number == number.0) else { return };
         let id = self.id;

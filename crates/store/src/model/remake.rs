@@ -13,27 +13,31 @@ use super::sweep::SweepRecord;
 use crate::codec::{ClosedAttempt, Recorded};
 
 /// Applies records in order.
-pub(crate) struct Remake {
+pub struct Remake {
     engine: Engine,
     live: BTreeMap<JobId, Remade>,
     group: Group,
     /// Jobs below this one began before the first available record.
-    pub(crate) known_from: JobId,
+    pub known_from: JobId,
 }
 
 /// A job as the journal describes it.
 #[derive(Debug)]
-pub(crate) struct Remade {
-    pub(crate) record: JobRecord,
-    pub(crate) booked: Vec<LedgerEntry>,
+pub struct Remade {
+    /// The record of the job.
+    pub record: JobRecord,
+    /// What its attempts are charged for.
+    pub booked: Vec<LedgerEntry>,
     /// Ended attempts whose results the journal lacks, because an earlier release ended them.
-    pub(crate) unknown: BTreeSet<u32>,
+    pub unknown: BTreeSet<u32>,
 }
 
 /// A completed item.
 #[derive(Debug)]
-pub(crate) enum Made {
+pub enum Made {
+    /// A job.
     Job(Box<Remade>),
+    /// A sweep.
     Sweep(Arc<SweepRecord>),
 }
 
@@ -46,7 +50,7 @@ struct Group {
 
 impl Remake {
     /// Starts with the engine's state before the first available record.
-    pub(crate) fn new(engine: Engine) -> Remake {
+    pub fn new(engine: Engine) -> Remake {
         let known_from = engine.next_job_id();
         Remake { engine, live: BTreeMap::new(), group: Group::default(), known_from }
     }
@@ -55,7 +59,7 @@ impl Remake {
     ///
     /// # Errors
     /// A [`Refusal`] if the record doesn't follow from those before it.
-    pub(crate) fn take_in(&mut self, at: Timestamp, recorded: Recorded) -> Result<Vec<Made>, Refusal> {
+    pub fn take_in(&mut self, at: Timestamp, recorded: Recorded) -> Result<Vec<Made>, Refusal> {
         match recorded {
             Recorded::Closed(closed) => {
                 self.group.closed.entry((closed.job, closed.attempt)).or_default().push(*closed);
@@ -79,7 +83,7 @@ impl Remake {
     }
 
     /// Returns the remaining items at the journal's end, and the engine there.
-    pub(crate) fn finish(mut self) -> (Engine, Vec<Made>) {
+    pub fn finish(mut self) -> (Engine, Vec<Made>) {
         let mut made = self.follow_group();
         for remade in std::mem::take(&mut self.live).into_values() {
             let mut remade = remade;

@@ -7,7 +7,7 @@ use gangline_base::{AttemptNumber, Buckets, JobId, Money, NodeName, Timestamp};
 use super::record::AttemptRecord;
 
 /// Returns the ledger entries of an attempt that has just ended, one for each node.
-pub(crate) fn book_attempt(job: JobId, attempt: &AttemptRecord, to: Timestamp) -> Vec<LedgerEntry> {
+pub(super) fn book_attempt(job: JobId, attempt: &AttemptRecord, to: Timestamp) -> Vec<LedgerEntry> {
     let book_share = |share: &super::ShareRecord| {
         let node = NodeName::new(&share.node).ok()?;
         let allocation = Allocation {

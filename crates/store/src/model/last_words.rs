@@ -9,7 +9,7 @@ use super::record::ShareRecord;
 
 /// The stored part of a last report; see the module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct LastWords {
+pub struct LastWords {
     supervisor_pid: u32,
     started_at: UnixNanos,
     has_run: bool,
@@ -23,7 +23,7 @@ pub(crate) struct LastWords {
 }
 
 /// A rank's number, process, phase and step.
-pub(crate) type RankWords = (u32, Option<u32>, Option<Phase>, Option<u64>);
+pub(super) type RankWords = (u32, Option<u32>, Option<Phase>, Option<u64>);
 
 impl From<Report> for LastWords {
     fn from(report: Report) -> LastWords {
@@ -48,12 +48,12 @@ impl From<Report> for LastWords {
 
 impl ShareRecord {
     /// Replaces the report by its stored part after the attempt's end.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.last = self.report.take().map(LastWords::from).or(self.last.take());
     }
 
     /// Returns the name of the share's state.
-    pub(crate) fn state(&self) -> &'static str {
+    pub fn state(&self) -> &'static str {
         let state = self.report.as_ref().map(|report| &report.state);
         match (state, &self.last) {
             (Some(NodeState::Preparing), _) => "preparing",
@@ -66,12 +66,14 @@ impl ShareRecord {
         }
     }
 
-    pub(crate) fn supervisor_pid(&self) -> Option<u32> {
+    /// Returns the process id of the supervisor, if it has reported.
+    pub fn supervisor_pid(&self) -> Option<u32> {
         let last = self.last.as_ref().map(|last| last.supervisor_pid);
         self.report.as_ref().map(|report| report.supervisor_pid).or(last)
     }
 
-    pub(crate) fn ranks(&self) -> Vec<RankWords> {
+    /// Returns what each rank reported last, in the order of the report.
+    pub fn ranks(&self) -> Vec<RankWords> {
         let reported = self.report.as_ref().map(|report| &report.ranks);
         match reported {
             Some(ranks) => ranks.iter().map(|rank| (rank.rank, rank.pid, rank.phase, rank.step)).collect(),
@@ -80,16 +82,18 @@ impl ShareRecord {
     }
 
     /// Returns the reported device time, and the time from which it counts.
-    pub(crate) fn usage(&self) -> Option<(UnixNanos, &UsageReport)> {
+    pub fn usage(&self) -> Option<(UnixNanos, &UsageReport)> {
         let last = self.last.as_ref().map(|last| (last.started_at, &last.usage));
         self.report.as_ref().map(|report| (report.started_at, &report.usage)).or(last)
     }
 
-    pub(crate) fn marks(&self) -> Option<Marks> {
+    /// Returns when the first rank reached each phase, if the supervisor has reported.
+    pub fn marks(&self) -> Option<Marks> {
         self.report.as_ref().map(|report| report.marks).or(self.last.as_ref().map(|last| last.marks))
     }
 
-    pub(crate) fn ended_at(&self) -> Option<UnixNanos> {
+    /// Returns when the supervisor saw its last rank end, if it did.
+    pub fn ended_at(&self) -> Option<UnixNanos> {
         match self.report.as_ref().map(|report| &report.state) {
             Some(NodeState::Ended { at, .. }) => Some(*at),
             Some(NodeState::Preparing | NodeState::Running { .. }) => None,
@@ -98,7 +102,7 @@ impl ShareRecord {
     }
 
     /// Returns the number of saved checkpoints and their bytes.
-    pub(crate) fn saved(&self) -> (u32, u64) {
+    pub fn saved(&self) -> (u32, u64) {
         let last = self.last.as_ref().map(|last| (last.checkpoints, last.checkpoint_bytes));
         self.report.as_ref().map(|report| (report.checkpoints, report.checkpoint_bytes)).or(last).unwrap_or_default()
     }

@@ -1,0 +1,11 @@
+//! What the control plane keeps: the journal, the read models, and the records in both.
+//!
+//! [`db`] is the journal and the file that it shares with the read models, [`model`] the read models'
+//! records and queries, [`codec`] the encoding of the journal's bodies. Keeps.
+
+pub mod codec;
+pub mod db;
+mod deflate;
+pub mod history;
+pub mod model;
+pub mod rebuild;
