@@ -15,6 +15,8 @@ mod bundle;
 mod checkpoint;
 #[cfg(feature = "product")]
 mod coding;
+#[cfg(feature = "data")]
+mod data;
 #[cfg(feature = "diagnosis")]
 mod diagnosis;
 #[cfg(feature = "product")]
@@ -29,7 +31,8 @@ mod planning;
 mod processes;
 #[cfg(feature = "product")]
 mod recovery;
-#[cfg(feature = "product")]
+#[cfg(any(feature = "data", feature = "product"))]
+#[cfg_attr(not(feature = "product"), expect(dead_code, reason = "`data` prints no percentiles and no notes"))]
 mod report;
 #[cfg(feature = "product")]
 mod scheduler;
@@ -57,6 +60,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("checkpoint", checkpoint::run),
     #[cfg(feature = "product")]
     ("coding", coding::run),
+    #[cfg(feature = "data")]
+    ("data", data::run),
     #[cfg(feature = "diagnosis")]
     ("diagnosis", diagnosis::run),
     #[cfg(feature = "product")]
