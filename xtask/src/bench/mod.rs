@@ -1,7 +1,7 @@
 //! `bench NAME`: measurements of the product on this machine, each beside the limit it is measured against.
 //!
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
-//! `planning`, `diagnosis`, `recovery`, `plane`, `stragglers` and `tensors` alone are built with the features of their names, in seconds.
+//! `planning`, `diagnosis`, `recovery`, `plane`, `stragglers`, `telemetry` and `tensors` alone are built with the features of their names, in seconds.
 
 #[cfg(feature = "bench")]
 mod archive;
@@ -36,6 +36,8 @@ mod report;
 mod scheduler;
 #[cfg(feature = "stragglers")]
 mod stragglers;
+#[cfg(feature = "telemetry")]
+mod telemetry;
 #[cfg(feature = "tensors")]
 mod tensors;
 #[cfg(feature = "bench")]
@@ -59,6 +61,7 @@ pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bo
         Some("recovery") => "xtask/recovery",
         Some("plane") => "xtask/plane",
         Some("stragglers") => "xtask/stragglers",
+        Some("telemetry") => "xtask/telemetry",
         Some("tensors") => "xtask/tensors",
         _ => "xtask/bench",
     };
@@ -113,6 +116,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("scheduler", scheduler::run),
     #[cfg(feature = "stragglers")]
     ("stragglers", stragglers::run),
+    #[cfg(feature = "telemetry")]
+    ("telemetry", telemetry::run),
     #[cfg(feature = "tensors")]
     ("tensors", tensors::run),
 ];
