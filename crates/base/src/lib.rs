@@ -4,6 +4,7 @@
 //! Pure: no I/O, no clock, no randomness. Every quantity has a unit.
 
 mod day;
+mod dependency;
 mod device;
 mod elastic;
 mod failure;
@@ -19,6 +20,7 @@ mod time;
 mod topology;
 
 pub use day::{Day, InvalidDay};
+pub use dependency::{DEPENDENCIES_MAX, Dependency, EndCondition};
 pub use device::{DeviceLayout, InvalidLayout};
 pub use elastic::{Elastic, InvalidSpeedUp, SPEED_ONE, SpeedUp};
 pub use failure::with_causes;

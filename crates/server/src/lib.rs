@@ -88,6 +88,8 @@ pub fn router(app: App) -> Router {
         .route("/jobs", get(jobs::list).post(jobs::submit))
         .route("/jobs/{job}", get(jobs::show))
         .route("/jobs/{job}/cancel", post(jobs::cancel))
+        .route("/jobs/{job}/change", post(jobs::change))
+        .route("/jobs/{job}/resume", post(jobs::resume))
         .route("/jobs/{job}/explain", get(jobs::explain))
         .route("/jobs/{job}/series", get(jobs::series))
         .route("/jobs/{job}/metrics", get(metrics::list))

@@ -27,6 +27,8 @@ use super::{jobs, logs, metrics, nodes, sweeps, token};
         jobs::submit,
         jobs::show,
         jobs::cancel,
+        jobs::change,
+        jobs::resume,
         jobs::explain,
         jobs::series,
         metrics::list,

@@ -20,6 +20,7 @@ mod parts;
 mod record;
 mod remake;
 mod report;
+mod resume;
 mod retention;
 mod series;
 mod store;

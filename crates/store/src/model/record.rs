@@ -15,7 +15,7 @@ use super::last_words::LastWords;
 use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
 use super::retention::RemovedRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
-use crate::codec::PinV1;
+use crate::codec::{PinV1, SpecV1};
 
 /// The document's version.
 const VERSION: u32 = 1;
@@ -86,6 +86,10 @@ pub struct JobRecord {
     /// The place in a sweep, if the job belongs to one.
     #[serde(default)]
     pub sweep: Option<PointRecord>,
+    /// What it was submitted with beside the above, so that it can be resumed. None for a sweep's jobs, whose sweep
+    /// has it, and for jobs submitted to earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<Box<SpecV1>>,
     /// Data of the job that no retention policy removes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub pins: BTreeSet<PinV1>,
@@ -181,6 +185,7 @@ impl JobRecord {
             run: spec.program.run.clone(),
             workdir: spec.program.workdir.clone(),
             checkpoint_path: spec.checkpoint.path.clone(),
+            spec: Some(Box::new(SpecV1::beside_a_record(spec))),
             ..JobRecord::without_program(id, spec, now)
         }
     }
@@ -216,9 +221,10 @@ impl JobRecord {
             checkpoints: CheckpointsRecord::default(),
             checkpoints_before: CheckpointsRecord::default(),
             attempts: Vec::new(),
-            history: vec![(now, format!("submitted by {}", spec.submitter))],
+            history: vec![(now, submission(spec))],
             budget: spec.budget.map(|limit| BudgetRecord { limit, ..BudgetRecord::default() }),
             sweep: None,
+            spec: None,
             pins: spec.pins.iter().copied().map(PinV1::from).collect(),
             removed: RemovedRecord::default(),
             shared: None,
@@ -288,7 +294,7 @@ impl JobRecord {
                 self.ended_at = Some(now);
                 self.state = match fate {
                     Fate::Succeeded => StateRecord::Succeeded,
-                    Fate::Cancelled => StateRecord::Cancelled,
+                    Fate::Cancelled | Fate::DependencyFailed(_) => StateRecord::Cancelled,
                     Fate::BudgetSpent { .. } | Fate::EarlyStop(_) => StateRecord::Stopped,
                     _ => StateRecord::Failed,
                 };
@@ -474,6 +480,13 @@ impl JobRecord {
         let before = &mut self.checkpoints_before;
         before.count = saved().fold(before.count, |count, (saved, _)| count.saturating_sub(saved));
         before.bytes = saved().fold(before.bytes, |bytes, (_, saved)| bytes.saturating_sub(saved));
+    }
+}
+
+fn submission(spec: &JobSpec) -> String {
+    match spec.origin {
+        Some(origin) => format!("submitted by {} to resume {origin}", spec.submitter),
+        None => format!("submitted by {}", spec.submitter),
     }
 }
 
