@@ -40,6 +40,8 @@ mod scheduler;
 mod soak;
 #[cfg(feature = "stragglers")]
 mod stragglers;
+#[cfg(feature = "telemetry")]
+mod telemetry;
 #[cfg(feature = "tensors")]
 mod tensors;
 #[cfg(feature = "product")]
@@ -78,6 +80,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("soak", soak::run),
     #[cfg(feature = "stragglers")]
     ("stragglers", stragglers::run),
+    #[cfg(feature = "telemetry")]
+    ("telemetry", telemetry::run),
     #[cfg(feature = "tensors")]
     ("tensors", tensors::run),
 ];

@@ -54,6 +54,9 @@ pub(crate) fn now() -> Timestamp {
     Timestamp::from_unix_nanos(u64::try_from(since.as_nanos()).expect("it is before 2554"))
 }
 
+/// What runs: the service, the series store, and the server with what stops it.
+type Parts = (Service, Option<series::Service>, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>);
+
 /// See the module.
 pub(crate) struct Plane {
     pub(crate) folder: TempDir,
@@ -63,7 +66,7 @@ pub(crate) struct Plane {
     launches: Mutex<Receiver<SupervisorSpec>>,
     /// Of what was launched last.
     epoch: Mutex<Epoch>,
-    running: Option<(Service, Option<series::Service>, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
+    running: Option<Parts>,
 }
 
 /// An answer.
