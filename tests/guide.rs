@@ -25,6 +25,8 @@ use crate::fixtures::try_for;
 const GUIDE: &str = "docs/guides/scheduling.md";
 /// A guide that has nothing but sessions.
 const PLANNING: &str = "docs/guides/planning.md";
+/// Its sessions are checked; the script of its own by the Python package's tests.
+const DATA: &str = "docs/guides/data.md";
 /// Another.
 const FAULTS: &str = "docs/guides/faults.md";
 /// A guide whose job file is checked here; python/tests/test_jobs.py runs its script.
@@ -194,6 +196,11 @@ fn plans_are_as_the_guide_shows_them() {
     let sessions = blocks(&guide).into_iter().filter(|block| block.language == "console").count();
     assert!(sessions >= 5, "there are five worked examples, and {sessions} sessions");
     play(PLANNING);
+}
+
+#[test]
+fn datasets_are_as_the_guide_shows_them() {
+    play(DATA);
 }
 
 #[test]

@@ -32,4 +32,4 @@ pub use sweep::{
     Budget, CancelSweepAnswer, EarlyStop, JobSweep, MetricPoint, Parameter, Sweep, SweepPoint, SweepSubmitted,
 };
 pub use time::Time;
-pub use token::{PageLink, TOKEN_FILE, TokenRotated};
+pub use token::{PageLink, Reloaded, TOKEN_FILE, TokenRotated};

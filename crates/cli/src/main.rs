@@ -9,6 +9,7 @@ mod checkpoint;
 mod client;
 mod cluster;
 mod configuration;
+mod data;
 #[cfg(feature = "demo")]
 mod demo;
 mod doctor;
@@ -26,6 +27,7 @@ mod manual;
 mod output;
 mod plan;
 mod rebuild;
+mod reload;
 mod report;
 mod retention;
 mod retry;
@@ -127,6 +129,8 @@ enum Command {
     Nodes,
     /// Let nothing new start on a node
     Drain(cluster::DrainArgs),
+    /// Have the control plane read its configuration file again
+    Reload,
     /// List queues
     Queues,
     /// Watch jobs and slots
@@ -161,6 +165,11 @@ enum Command {
         #[command(subcommand)]
         command: checkpoint::CheckpointCommand,
     },
+    /// Look at token datasets, check, convert and measure them
+    Data {
+        #[command(subcommand)]
+        command: data::DataCommand,
+    },
     /// Print completions for a shell, to be kept where it looks for them
     Completions(manual::CompletionsArgs),
     #[command(flatten)]
@@ -194,6 +203,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Demo(args) => demo::run(&global, &args)?,
         Command::Token { command } => token::run(&global, &command)?,
         Command::Checkpoint { command } => return checkpoint::run(&global, &command),
+        Command::Data { command } => data::run(&command, global.json)?,
         Command::Backup(args) => backup::backup(&global, &args)?,
         Command::Restore(args) => backup::restore(&global, &args)?,
         Command::Retention(args) => retention::run(&global, &args)?,
@@ -218,6 +228,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Cancel(args) => cancel::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Nodes => cluster::nodes(&Client::connect(&global)?, global.json)?,
         Command::Drain(args) => cluster::drain(&Client::connect(&global)?, &args, global.json)?,
+        Command::Reload => reload::run(&Client::connect(&global)?, global.json)?,
         Command::Queues => cluster::queues(&Client::connect(&global)?, global.json)?,
         Command::Top(args) => cluster::top(&Client::connect(&global)?, &args, global.json)?,
     }

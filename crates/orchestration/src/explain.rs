@@ -143,11 +143,7 @@ impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Blocker::Held => f.write_str("a user holds it; it may start once it is released"),
-            Blocker::After { dependencies, more } => {
-                let named: Vec<String> = dependencies.iter().map(Dependency::to_string).collect();
-                write!(f, "waits for {}", named.join(", "))?;
-                if *more > 0 { write!(f, ", and for {more} more job(s)") } else { Ok(()) }
-            }
+            Blocker::After { dependencies, more } => waits_for_ends(f, dependencies, *more),
             Blocker::BackingOff { .. } => f.write_str("it ended without progress and pauses before its next attempt"),
             Blocker::Quota { queue, kind, wanted, held, limit } => {
                 write!(f, "queue \"{queue}\" holds {held} of at most {limit} {kind}, and it wants {wanted}")
@@ -196,6 +192,12 @@ impl fmt::Display for Blocker {
             Blocker::Nothing => f.write_str("nothing is in its way"),
         }
     }
+}
+
+fn waits_for_ends(f: &mut fmt::Formatter<'_>, dependencies: &[Dependency], more: usize) -> fmt::Result {
+    let named: Vec<String> = dependencies.iter().map(Dependency::to_string).collect();
+    write!(f, "waits for {}", named.join(", "))?;
+    if more > 0 { write!(f, ", and for {more} more job(s)") } else { Ok(()) }
 }
 
 /// Formats what a gang wants and what is free.

@@ -195,20 +195,23 @@ impl From<service::Error> for ApiError {
     }
 }
 
+/// Returns the error for a change of a job that doesn't wait, or for a job that would wait for too many others.
+fn cannot_wait_so(refusal: &Refusal, message: String) -> ApiError {
+    if matches!(refusal, Refusal::NotWaiting(_)) {
+        let hint = "cancel it, or wait until it waits again";
+        return ApiError::new(StatusCode::CONFLICT, "G0421", message, hint);
+    }
+    let hint = "let one job come after them, and further jobs after that one";
+    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0402", message, hint)
+}
+
 fn refused(refusal: &Refusal) -> ApiError {
     let message = refusal.to_string();
     let unprocessable =
         |code, hint: &str| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, code, refusal.to_string(), hint);
     match refusal {
         Refusal::UnknownJob(id) => ApiError::no_job(&id.to_string()),
-        Refusal::NotWaiting(_) => {
-            let hint = "cancel it, or wait until it waits again";
-            ApiError::new(StatusCode::CONFLICT, "G0421", message, hint)
-        }
-        Refusal::TooManyDependencies { .. } => {
-            let hint = "let one job come after them, and further jobs after that one";
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0402", message, hint)
-        }
+        Refusal::NotWaiting(_) | Refusal::TooManyDependencies { .. } => cannot_wait_so(refusal, message),
         Refusal::UnknownNode(id) => ApiError::no_node(&id.to_string()),
         Refusal::LostNode(_) => ApiError::new(StatusCode::CONFLICT, "G0312", message, "bring the node back first"),
         Refusal::Stale { job, .. } => ApiError::job_ended(job),

@@ -9,7 +9,7 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{jobs, logs, metrics, nodes, sweeps, token};
+use super::{jobs, logs, metrics, nodes, reload, sweeps, token};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -41,6 +41,7 @@ use super::{jobs, logs, metrics, nodes, sweeps, token};
         nodes::undrain,
         nodes::queues,
         nodes::health,
+        reload::reload,
         token::link,
         token::rotate
     ),

@@ -161,6 +161,9 @@ impl Actor {
             Request::Drain { node, wish, reply } => {
                 self.change(batch, key, reply, |actor, batch| actor.drain(now, &node, wish, batch));
             }
+            Request::Configure { sharing, reply } => {
+                self.change(batch, key, reply, |actor, batch| actor.configure(now, *sharing, batch));
+            }
             Request::Report { report, reply } => self.answer_report(now, *report, reply, batch),
             Request::Launched { gang } => self.launched(now, gang, batch),
             Request::Looked { share, found } => self.looked(now, &share, found, batch),

@@ -367,6 +367,11 @@ impl Actor {
         if let Err(refusal) = self.apply(now, event, batch) {
             warn!(%refusal, "the queues and prices stay as they were");
         }
+        self.meter_budgets(now);
+    }
+
+    /// Counts what jobs with a budget have spent, before other prices apply to them.
+    pub(super) fn meter_budgets(&mut self, now: Timestamp) {
         for record in self.records.values_mut().filter(|record| record.budget.is_some()) {
             record.meter(now, &self.engine);
             self.rows.jobs.insert(record.id);

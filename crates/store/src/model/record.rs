@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::attempts::excess_attempts;
 use super::last_words::LastWords;
 use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
+use super::resume::submission;
 use super::retention::RemovedRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
 use crate::codec::{PinV1, SpecV1};
@@ -86,8 +87,7 @@ pub struct JobRecord {
     /// The place in a sweep, if the job belongs to one.
     #[serde(default)]
     pub sweep: Option<PointRecord>,
-    /// What it was submitted with beside the above, so that it can be resumed. None for a sweep's jobs, whose sweep
-    /// has it, and for jobs submitted to earlier releases.
+    /// The rest of its specification, to resume it; none for a sweep's jobs, and in records of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<Box<SpecV1>>,
     /// Data of the job that no retention policy removes.
@@ -482,13 +482,6 @@ impl JobRecord {
         let before = &mut self.checkpoints_before;
         before.count = saved().fold(before.count, |count, (saved, _)| count.saturating_sub(saved));
         before.bytes = saved().fold(before.bytes, |bytes, (_, saved)| bytes.saturating_sub(saved));
-    }
-}
-
-fn submission(spec: &JobSpec) -> String {
-    match spec.origin {
-        Some(origin) => format!("submitted by {} to resume {origin}", spec.submitter),
-        None => format!("submitted by {}", spec.submitter),
     }
 }
 

@@ -29,7 +29,7 @@ pub trait Queries {
     /// As [`Queries::job`].
     fn bookings(&self, job: JobId) -> Result<Vec<Booked>, Error>;
 
-    /// Returns at most `count` jobs that stand so before `before`, newest first.
+    /// Returns at most `count` jobs of this standing before `before`, newest first.
     ///
     /// # Errors
     /// As [`Queries::job`]; [`Error::Damaged`] if a part of the store can't be read: see
@@ -42,7 +42,8 @@ pub trait Queries {
     /// As [`Queries::job`].
     fn jobs_singly(&self, standing: Standing, before: JobId, count: u32) -> Result<Listing, Error>;
 
-    /// Returns those of these jobs that stand so, in this order, at most `count`, looked up one by one.
+    /// Returns at most `count` of these jobs that have this standing, in their order; jobs without a record are
+    /// left out.
     ///
     /// # Errors
     /// As [`Queries::job`].
