@@ -23,7 +23,7 @@ pub(super) enum Refused {
     QueueFull,
     ClusterFull,
     Sharing,
-    /// The properties have neither sweeps nor budgets, which orchestration's own tests try: never due.
+    /// The properties have no sweeps, budgets, holds or dependencies, which orchestration's own tests try: never due.
     Sweep,
     /// The properties have no network: never due.
     Network,
@@ -48,7 +48,9 @@ fn kind_of(refusal: &Refusal) -> Refused {
         | Refusal::Stored { .. }
         | Refusal::MetricNotDue { .. }
         | Refusal::NoPrice { .. }
-        | Refusal::BudgetTooSmall { .. } => Refused::Sweep,
+        | Refusal::BudgetTooSmall { .. }
+        | Refusal::NotWaiting(_)
+        | Refusal::TooManyDependencies { .. } => Refused::Sweep,
     }
 }
 
@@ -93,9 +95,10 @@ impl Shadow {
                 let holding = self.jobs.get(job).and_then(Ours::holding);
                 self.stale_unless(*job, holding.is_some_and(|holding| holding.attempt == *attempt))
             }
-            Event::SweepSubmitted(_) | Event::SweepCancelRequested { .. } | Event::MetricReported { .. } => {
-                Some(Refused::Sweep)
-            }
+            Event::SweepSubmitted(_)
+            | Event::SweepCancelRequested { .. }
+            | Event::MetricReported { .. }
+            | Event::ChangeRequested { .. } => Some(Refused::Sweep),
             Event::Configured(_) | Event::IdsSkipped { .. } | Event::EpochBegan { .. } | Event::TimePassed => None,
         }
     }

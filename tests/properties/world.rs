@@ -335,6 +335,8 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
         spares: 0,
         datasets: Default::default(),
         pins: Default::default(),
+        after: Default::default(),
+        origin: None,
         submitter: Submitter("someone".to_owned()),
     }
 }

@@ -247,6 +247,8 @@ impl Stage {
             spares: wanted.spares,
             datasets: wanted.datasets,
             pins: Default::default(),
+            after: Default::default(),
+            origin: None,
             submitter: Submitter("ada".to_owned()),
         })
     }

@@ -43,6 +43,15 @@ pub struct HistoryLine {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum Blocker {
+    /// A user holds it.
+    Held,
+    /// It comes after jobs that haven't ended.
+    After {
+        /// These jobs, at most 16.
+        jobs: Vec<Dependency>,
+        /// How many more there are.
+        more: usize,
+    },
     /// It failed without progress and pauses.
     BackingOff {
         /// Until then.
@@ -155,6 +164,15 @@ pub enum Blocker {
     },
     /// Nothing: it starts with the next decision.
     Nothing,
+}
+
+/// A job that has to end before another one may start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Dependency {
+    /// The job.
+    pub job: String,
+    /// How it has to end: `success`, `failure` or `any`.
+    pub condition: String,
 }
 
 /// Devices on one node.

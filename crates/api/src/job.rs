@@ -85,6 +85,9 @@ pub struct Job {
     pub because: String,
     /// When it ended.
     pub ended_at: Option<Time>,
+    /// The ended job whose work it continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
     /// The devices it asks for.
     pub gang: Gang,
     /// The command of its ranks; in a list of jobs at most 1 KiB of it.
@@ -220,6 +223,9 @@ pub struct Fault {
     pub rank: Option<u32>,
     /// What it did.
     pub cause: String,
+    /// The code with which the rank, or the setup command, exited; absent if it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
     /// When it was noticed.
     pub noticed_at: Time,
     /// The last lines the rank logged.

@@ -9,6 +9,7 @@ mod error;
 mod exit;
 mod explain;
 mod job;
+mod metric;
 mod node;
 mod submit;
 mod sweep;
@@ -17,13 +18,16 @@ mod token;
 
 pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;
-pub use explain::{Blocker, Explanation, HistoryLine, Placement};
+pub use explain::{Blocker, Dependency, Explanation, HistoryLine, Placement};
 pub use job::{
     Attempt, BucketLine, Checkpoints, Diagnosis, Fault, Gang, Job, JobList, JobState, Point, Price, Progress, Rank,
     Recovery, RecoveryLine, Series, Share, Usage,
 };
+pub use metric::{Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues};
 pub use node::{Drain, Health, Node, NodeList, Queue, QueueList, Slot};
-pub use submit::{Answer, CancelAnswer, DryRun, LogChunk, SubmitRequest, Submitted};
+pub use submit::{
+    Answer, CancelAnswer, ChangeAnswer, ChangeRequest, DryRun, LogChunk, ResumeRequest, SubmitRequest, Submitted,
+};
 pub use sweep::{
     Budget, CancelSweepAnswer, EarlyStop, JobSweep, MetricPoint, Parameter, Sweep, SweepPoint, SweepSubmitted,
 };

@@ -1,5 +1,7 @@
 //! Requests that change something, and their answers.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -72,6 +74,38 @@ pub struct CancelAnswer {
     pub job: String,
     /// Its state now.
     pub state: crate::JobState,
+}
+
+/// Changes of a waiting job. Keys that are absent stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeRequest {
+    /// Whether the job is held: a held job doesn't start until it is released.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<bool>,
+    /// Keys of the job file and their new values, written as there: `queue`, `priority`, `time_limit` (or `none`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub set: BTreeMap<String, String>,
+}
+
+/// The answer to a [`ChangeRequest`]: the changes are in the journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangeAnswer {
+    /// The job.
+    pub job: String,
+    /// Its state now.
+    pub state: crate::JobState,
+    /// What was changed; empty if the job was so already.
+    pub changed: Vec<String>,
+}
+
+/// How a resumed job is to differ from the ended one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeRequest {
+    /// Keys of the job file and their new values, written as there: `queue`, `priority`, `time_limit` (or `none`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub set: BTreeMap<String, String>,
 }
 
 /// A piece of a rank's log.

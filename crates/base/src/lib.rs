@@ -4,11 +4,13 @@
 //! Pure: no I/O, no clock, no randomness. Every quantity has a unit.
 
 mod day;
+mod dependency;
 mod device;
 mod elastic;
 mod failure;
 mod fault;
 mod id;
+mod measured;
 mod money;
 mod phase;
 mod quantity;
@@ -18,11 +20,13 @@ mod time;
 mod topology;
 
 pub use day::{Day, InvalidDay};
+pub use dependency::{DEPENDENCIES_MAX, Dependency, EndCondition};
 pub use device::{DeviceLayout, InvalidLayout};
 pub use elastic::{Elastic, InvalidSpeedUp, SPEED_ONE, SpeedUp};
 pub use failure::with_causes;
 pub use fault::FaultCategory;
 pub use id::{AttemptNumber, Epoch, InvalidName, JobId, NodeId, NodeName, PoolName, QueueName, SweepId};
+pub use measured::Measured;
 pub use money::{InvalidMoney, Money};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};
 pub use quantity::{Bytes, GpuSeconds, InvalidBytes, Step, Tokens};

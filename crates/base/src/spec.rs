@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::{Bytes, Elastic, Money, PoolName, QueueName, TopologyRequest};
+use crate::{Bytes, Dependency, Elastic, JobId, Money, PoolName, QueueName, TopologyRequest};
 
 /// A validated job specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,10 @@ pub struct JobSpec {
     pub datasets: BTreeSet<String>,
     /// What retention never removes.
     pub pins: BTreeSet<Pin>,
+    /// The jobs that have to end before it may start, at most [`crate::DEPENDENCIES_MAX`].
+    pub after: BTreeSet<Dependency>,
+    /// The ended job whose work it continues, from that job's checkpoints.
+    pub origin: Option<JobId>,
     /// The user who submitted it.
     pub submitter: Submitter,
 }
@@ -61,6 +65,8 @@ const FIELDS_BYTES: u64 = 960;
 const PUNCTUATION_BYTES: u64 = 4;
 /// The stored size of a pair of numbers.
 const PAIR_BYTES: u64 = 24;
+/// The stored size of a dependency: a job and a word.
+const DEPENDENCY_BYTES: u64 = 40;
 
 impl JobSpec {
     /// Returns an upper bound on its stored size; limits on user submissions count this.
@@ -73,7 +79,8 @@ impl JobSpec {
         let texts = named.into_iter().chain([program.workdir.as_str(), &program.run]).chain(optional).chain(envs);
         let texts: u64 = texts.chain(self.datasets.iter().map(String::as_str)).map(|text| stored_text(text).0).sum();
         let pairs = self.elastic.as_ref().map_or(0, |elastic| elastic.speed_up.points().len());
-        Bytes(FIELDS_BYTES + texts + PAIR_BYTES * u64::try_from(pairs).unwrap_or(u64::MAX))
+        let size = |bytes: u64, count: usize| bytes.saturating_mul(u64::try_from(count).unwrap_or(u64::MAX));
+        Bytes(FIELDS_BYTES + texts + size(PAIR_BYTES, pairs) + size(DEPENDENCY_BYTES, self.after.len()))
     }
 }
 

@@ -6,18 +6,21 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Subcommand;
 use gangline_base::with_causes;
 use gangline_execution::health::node;
 use gangline_execution::keeper::{KeeperOptions, exec_rank, keep_rank};
-use gangline_execution::supervisor::{SuperviseOptions, Supervised, UNABLE_CODE, supervise};
+use gangline_execution::supervisor::{Identity, SuperviseOptions, Supervised, UNABLE_CODE, supervise};
 
 use crate::output::{say, tell};
 
 /// Exit code of a supervisor if nobody acknowledged its attempt's end.
 const UNDELIVERED: u8 = 5;
 
+/// Interval between two looks at whether a process has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum size of the expectations of a node.
 const EXPECTATIONS_BYTES_MAX: u64 = 1 << 20;
 
@@ -58,6 +61,12 @@ pub(crate) enum Internal {
     /// Print what NVIDIA's driver says of this node's GPUs as it happens, a line each, until standard input ends.
     #[command(hide = true)]
     WatchGpus,
+    /// Do nothing until a process has ended: holds the devices of an interactive job.
+    #[command(hide = true)]
+    Outlast {
+        /// The process: its identity as JSON.
+        process: String,
+    },
     /// Become a rank.
     #[command(hide = true)]
     ExecRank {
@@ -94,11 +103,23 @@ pub(crate) fn run(internal: Internal) -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Internal::Outlast { process } => match outlast(&process) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed("read whose devices to hold", &error),
+        },
         Internal::ExecRank { keeper, command } => match exec_rank(keeper, &command) {
             Ok(never) => match never {},
             Err(error) => failed_rank(&error),
         },
     }
+}
+
+fn outlast(process: &str) -> Result<(), serde_json::Error> {
+    let process: Identity = serde_json::from_str(process)?;
+    while process.is_alive() {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    Ok(())
 }
 
 fn check(name: &str) -> Result<(), String> {

@@ -3,6 +3,7 @@
 
 mod amount;
 mod backup;
+mod change;
 mod checkpoint;
 mod client;
 mod cluster;
@@ -10,6 +11,7 @@ mod configuration;
 #[cfg(feature = "demo")]
 mod demo;
 mod doctor;
+mod exec;
 mod explain;
 mod failure;
 mod follow;
@@ -25,7 +27,9 @@ mod rebuild;
 mod report;
 mod retention;
 mod retry;
+mod run;
 mod sbatch;
+mod series;
 mod show;
 mod simulate;
 mod stragglers;
@@ -88,14 +92,32 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Send a job
     Submit(submit::SubmitArgs),
+    /// Run a command as a job, without a job file, and follow it to its end; -i for a shell on a job's devices
+    #[command(after_help = "The exit code is that of the rank that failed first; 130 after Ctrl-C.")]
+    Run(run::RunArgs),
     /// List jobs
     Ps(jobs::PsArgs),
     /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost; or a sweep and its jobs
     Show(show::ShowArgs),
+    /// Show what the ranks measured: all metrics of a job, or the curve of one
+    Series(series::SeriesArgs),
     /// Print a rank's log
     Logs(logs::LogsArgs),
     /// Say why a job waits, or runs where it does; with --log, why a run failed
     Explain(explain::ExplainArgs),
+    /// Run a command in the environment of a running job, on this machine
+    Exec(exec::ExecArgs),
+    /// Open a shell in the environment of a running job, on this machine
+    Attach(exec::AttachArgs),
+    /// Keep waiting jobs from starting
+    Hold(change::JobsArgs),
+    /// Let held jobs start
+    Release(change::JobsArgs),
+    /// Change the queue, the priority or the time limit of a waiting job
+    Set(change::SetArgs),
+    /// Submit an ended job again: a new job continues from its checkpoints
+    #[command(visible_alias = "requeue")]
+    Resume(change::ResumeArgs),
     /// End a job, or all jobs of a sweep
     Cancel(jobs::JobArgs),
     /// List nodes and who holds their accelerators
@@ -178,8 +200,16 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Simulate(args) => simulate::run(&args, global.json)?,
         Command::Stragglers(args) => stragglers::run(&args, global.json)?,
         Command::Submit(args) => return submit::run(&Client::connect(&global)?, &args, global.json),
+        Command::Run(args) => return run::run(&Client::connect(&global)?, &args),
+        Command::Exec(args) => match exec::exec(&Client::connect(&global)?, &args)? {},
+        Command::Attach(args) => match exec::attach(&Client::connect(&global)?, &args)? {},
+        Command::Hold(args) => change::hold(&Client::connect(&global)?, &args, true, global.json)?,
+        Command::Release(args) => change::hold(&Client::connect(&global)?, &args, false, global.json)?,
+        Command::Set(args) => change::set(&Client::connect(&global)?, &args, global.json)?,
+        Command::Resume(args) => change::resume(&Client::connect(&global)?, &args, global.json)?,
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
         Command::Show(args) => show::run(&global, &args)?,
+        Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Explain(args) => explain::run(&global, &args)?,
         Command::Cancel(args) => jobs::cancel(&Client::connect(&global)?, &args, global.json)?,

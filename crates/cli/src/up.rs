@@ -15,6 +15,7 @@ use gangline_orchestration::NodeCapacity;
 use gangline_server::{self as server, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits};
 use gangline_specs::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_store::db::{self, Sequence};
+use gangline_telemetry::series;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::warn;
@@ -30,6 +31,8 @@ use crate::{Global, output};
 const LIFE_CHECK: Duration = Duration::from_millis(500);
 /// Name of the configuration file in the data folder.
 const CONFIG_FILE: &str = "gangline.toml";
+/// The folder of the series store in the data folder.
+const SERIES_FOLDER: &str = "series";
 
 /// How to run the control plane.
 #[derive(Args, Clone, Debug, Default)]
@@ -98,6 +101,7 @@ pub(crate) struct Running {
     pub(crate) url: String,
     visits: Visits,
     service: Service,
+    series: Option<series::Service>,
     stop_http: oneshot::Sender<()>,
     http: std::thread::JoinHandle<std::io::Result<()>>,
 }
@@ -187,8 +191,10 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
     let visits = Visits::default();
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
-    let (handle, views) = (service.handle(), service.views());
-    let app = App { handle, views, secrets, visits: visits.clone(), user, folder, hosts, at_hand: AtHand::default() };
+    let ((handle, views), (series, series_handle)) = ((service.handle(), service.views()), start_series(&folder));
+    let (visits_of_app, at_hand) = (visits.clone(), AtHand::default());
+    let app =
+        App { handle, views, secrets, visits: visits_of_app, user, folder, hosts, at_hand, series: series_handle };
     let (stop_http, stopped) = oneshot::channel::<()>();
     let serve = move || {
         let stop = async {
@@ -198,7 +204,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         runtime.block_on(server::serve(doors, app, stop))
     };
     let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
-    Ok(Running { url, visits, service, stop_http, http })
+    Ok(Running { url, visits, service, series, stop_http, http })
 }
 
 /// Returns the ladder of time-outs above the heartbeat, with those that are set explicitly.
@@ -237,6 +243,23 @@ impl Running {
             output::tell("the server had ended with an error");
         }
         self.service.stop();
+        self.series.into_iter().for_each(series::Service::stop);
+    }
+}
+
+/// Starts the series store. Without one jobs run, wait and end as they would, so it can't keep a control plane from starting.
+fn start_series(folder: &Path) -> (Option<series::Service>, series::Handle) {
+    let options = series::Options { limits: Default::default(), keep: Default::default(), clock: output::now };
+    match series::Service::start(folder.join(SERIES_FOLDER), options) {
+        Ok(service) => {
+            let handle = service.handle();
+            (Some(service), handle)
+        }
+        Err(error) => {
+            let cause = with_causes(&error);
+            warn!(cause, "metrics can't be stored (docs/errors/G0322.md); everything else goes on");
+            (None, series::Handle::closed(cause))
+        }
     }
 }
 

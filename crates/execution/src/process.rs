@@ -80,7 +80,10 @@ pub struct Identity {
 
 impl Identity {
     /// Returns this process's identity.
-    pub(crate) fn own() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The system's error if `/proc` can't be read.
+    pub fn own() -> io::Result<Self> {
         let pid = own_pid();
         let stat = stat(pid).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "/proc shows no such process"))?;
         Ok(Identity { pid, start_ticks: stat.start_ticks, boot: boot_id()? })

@@ -45,7 +45,8 @@ impl Engine {
     fn decide_for(&self, now: Timestamp, job: &Job) -> Option<Decision> {
         let Some(attempt) = job.attempt() else {
             let cancelled = job.is_cancelled.then_some(Fate::Cancelled);
-            let fate = cancelled.or_else(|| self.budget_fate(now, job));
+            let broken = || job.broken.map(Fate::DependencyFailed);
+            let fate = cancelled.or_else(broken).or_else(|| self.budget_fate(now, job));
             return fate.map(|fate| Decision::End { job: job.id, fate }).or_else(|| self.place_again(job));
         };
         if attempt.has_ended() {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, FaultCategory, JobId, Money, NodeId, Timestamp};
+use gangline_base::{AttemptNumber, Dependency, EndCondition, FaultCategory, JobId, Money, NodeId, Timestamp};
 
 use crate::claim::{Claim, ClaimReason};
 use crate::{Closeness, FaultCause, MissedRung, Remedy, Share};
@@ -271,6 +271,8 @@ pub enum Fate {
     },
     /// Other jobs of its sweep did better.
     EarlyStop(MissedRung),
+    /// A job after which it was to run ended otherwise than it needs.
+    DependencyFailed(Dependency),
 }
 
 impl Fate {
@@ -299,6 +301,12 @@ impl fmt::Display for Fate {
             Fate::RequeuesExhausted { requeues } => write!(f, "asked to be queued again {requeues} times"),
             Fate::BudgetSpent { spent, budget } => write!(f, "spent {spent} (estimated) of its budget of {budget}"),
             Fate::EarlyStop(missed) => write!(f, "stopped early: {missed}"),
+            Fate::DependencyFailed(Dependency { job, condition: EndCondition::Failure }) => {
+                write!(f, "{job} succeeded, and it was to run only if {job} failed")
+            }
+            Fate::DependencyFailed(Dependency { job, .. }) => {
+                write!(f, "{job} did not succeed, and it was to run only if {job} succeeded")
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Bytes, Epoch, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
+use crate::hold::HeldBack;
 use crate::job::{Job, ShareState};
 use crate::load::{Loads, UserLimits};
 use crate::placement::{AdvanceReservation, Caches, NodeStatus, Outlook};
@@ -76,6 +77,8 @@ pub struct Engine {
     pub(crate) jobs: BTreeMap<JobId, Job>,
     pub(crate) configuration: Configuration,
     pub(crate) queues: Queues,
+    /// Waiting jobs that may not start, outside of their queues.
+    pub(crate) held_back: HeldBack,
     /// When nodes will have free devices.
     pub(crate) outlook: Outlook,
     /// Expected run times, learned from past jobs.
@@ -111,6 +114,7 @@ impl Engine {
             jobs: BTreeMap::new(),
             configuration: Configuration::default(),
             queues: Queues::new(Configuration::default().queueing()),
+            held_back: HeldBack::default(),
             outlook: Outlook::default(),
             estimates: Estimates::default(),
             sweeps: Sweeps::default(),
@@ -215,10 +219,10 @@ impl Engine {
         keys.filter_map(|key| self.jobs.get(&key.job))
     }
 
-    /// Returns the number of waiting jobs.
+    /// Returns the number of waiting jobs, with those that are held back.
     #[must_use]
     pub fn waiting_count(&self) -> usize {
-        self.queues.waiting()
+        self.queues.waiting() + self.held_back_count()
     }
 
     /// Returns the current configuration.
@@ -286,6 +290,7 @@ impl Engine {
                 self.admit_share(*job, *attempt, None).and_then(|()| self.admit_metric(*job, *step))
             }
             Event::CancelRequested { job, .. } => self.jobs.get(job).map(|_| ()).ok_or(Refusal::UnknownJob(*job)),
+            Event::ChangeRequested { job, changes, .. } => self.admit_changes(*job, changes),
             Event::StragglerFound { job, attempt, node } => self.admit_share(*job, *attempt, Some(*node)),
             Event::ShareStarted { job, attempt, node } => self.admit_share(*job, *attempt, Some(*node)),
             Event::ShareEnded { job, attempt, node, .. } => self.admit_share(*job, *attempt, Some(*node)),
@@ -295,7 +300,7 @@ impl Engine {
     }
 
     pub(crate) fn admit_job(&self, spec: &JobSpec) -> Result<(), Refusal> {
-        let waiting = self.queues.waiting();
+        let waiting = self.waiting_count();
         if waiting >= self.limits.waiting_max {
             return Err(Refusal::QueueFull { waiting });
         }
@@ -305,6 +310,17 @@ impl Engine {
 
     /// Checks whether this cluster could ever run the job.
     pub(crate) fn admit_spec(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        Self::admit_dependencies(spec)?;
+        self.admit_queue(spec)?;
+        placement::check_segments(&spec.gang)?;
+        if self.cluster.could_hold(&spec.gang, &NodeStatus::ANY) < spec.gang.nodes.get() {
+            return Err(Refusal::NeverFits(Box::new(self.cluster.fit(&spec.gang))));
+        }
+        self.admit_budget(spec)
+    }
+
+    /// Checks whether the job's queue exists and may ever hold the job.
+    pub(crate) fn admit_queue(&self, spec: &JobSpec) -> Result<(), Refusal> {
         if !self.queues.takes_jobs(&spec.queue) {
             return Err(Refusal::UnknownQueue { queue: spec.queue.clone(), queues: self.queues.leaf_names() });
         }
@@ -312,11 +328,7 @@ impl Engine {
             let (kind, wanted) = (spec.gang.accelerator.clone(), spec.gang.devices());
             return Err(Refusal::BeyondLimit { queue, kind, wanted, limit });
         }
-        placement::check_segments(&spec.gang)?;
-        if self.cluster.could_hold(&spec.gang, &NodeStatus::ANY) < spec.gang.nodes.get() {
-            return Err(Refusal::NeverFits(Box::new(self.cluster.fit(&spec.gang))));
-        }
-        self.admit_budget(spec)
+        Ok(())
     }
 
     fn admit_share(&self, job: JobId, attempt: AttemptNumber, node: Option<NodeId>) -> Result<(), Refusal> {

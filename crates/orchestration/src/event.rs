@@ -9,7 +9,7 @@ use gangline_base::{
     Timestamp,
 };
 
-use crate::{Configuration, Decision, ExternalUsage, NodeSpec};
+use crate::{Configuration, Decision, ExternalUsage, JobChange, NodeSpec};
 
 /// Something that happened outside the engine. Events are only facts; the engine decides how to react.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +88,15 @@ pub enum Event {
     CancelRequested {
         /// The job.
         job: JobId,
+        /// The user.
+        by: Submitter,
+    },
+    /// A user changes a waiting job: either all of the changes are made or none is.
+    ChangeRequested {
+        /// The job.
+        job: JobId,
+        /// The changes, in the order in which they are made.
+        changes: Vec<JobChange>,
         /// The user.
         by: Submitter,
     },

@@ -69,6 +69,7 @@ impl Engine {
             Event::CancelRequested { job, .. } => {
                 self.attend(*job, |job| job.is_cancelled = true);
             }
+            Event::ChangeRequested { job, changes, .. } => self.evolve_changes(now, *job, changes),
             Event::ShareStarted { job, node, .. } => self.set_share(*job, *node, ShareState::Running),
             Event::ShareEnded { job, node, end, .. } => self.set_share(*job, *node, ShareState::Ended(end.clone())),
             Event::IdsSkipped { below } => self.next_job = self.next_job.max(below.0),
@@ -166,12 +167,14 @@ impl Engine {
     fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>, sweep: Option<SweepId>) {
         let id = self.next_job_id();
         self.next_job += 1;
-        let turn = self.configuration.order.turn(now, &spec, self.estimates.expect(&spec));
-        let job = Job { turn, sweep, ..Job::submitted(id, spec, now) };
-        self.queues.insert(&job.spec, job.key());
+        let turn = self.turn_from(now, &spec);
+        // The control plane has settled the dependencies on jobs that had ended.
+        let after = spec.after.iter().filter(|it| self.jobs.contains_key(&it.job)).copied().collect();
+        let job = Job { turn, sweep, after, ..Job::submitted(id, spec, now) };
         self.sweeps.joined(sweep);
         self.loads.job_came(&job, sweep.is_none());
         self.jobs.insert(id, job);
+        self.line_up(id);
         self.attention.insert(id);
         self.is_placement_due = true;
     }
@@ -190,20 +193,21 @@ impl Engine {
             }
             Decision::Stop { job, reason, .. } => self.evolve_stop(now, *job, *reason),
             Decision::Requeue { job, not_before, reason, .. } => self.evolve_requeue(now, *job, *not_before, *reason),
-            Decision::End { job, .. } => {
+            Decision::End { job, fate } => {
                 self.release(now, *job);
                 self.claimants.remove(job);
                 if let Some(job) = self.jobs.remove(job) {
                     self.spares.forget(&job);
-                    self.queues.remove(&job.spec, &job.key());
+                    self.leave_line(&job);
                     if job.attempts > 0 {
                         self.estimates.learn(now, &job.spec, job.ran);
                     }
-                    self.loads.job_went(&job, self.sweeps.has_own_spec(job.sweep));
+                    self.loads.job_went(&job, self.sweeps.has_own_spec(&job));
                     if let Some(sweep) = self.sweeps.left(job.sweep) {
                         self.loads.sweep_went(&sweep);
                     }
                 }
+                self.note_end(now, *job, fate.is_success());
                 self.is_placement_due = true;
             }
         }
@@ -315,7 +319,7 @@ impl Engine {
         job.is_recovering = lost_node(reason);
         job.state = JobState::Queued { since: now, not_before };
         self.spares.note(job);
-        self.queues.insert(&job.spec, job.key());
+        self.line_up(id);
         if not_before > now {
             self.timers.insert((not_before, id));
         }
@@ -351,7 +355,7 @@ impl Engine {
         self.cluster.configure(configuration);
         self.cluster.review(now);
         self.queues.set_usages(past);
-        for job in self.jobs.values() {
+        for job in self.jobs.values().filter(|job| !job.is_held_back()) {
             match &job.state {
                 JobState::Queued { .. } => self.queues.insert(&job.spec, job.key()),
                 JobState::Allocated(attempt) => {

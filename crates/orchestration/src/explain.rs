@@ -3,10 +3,13 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp};
+use gangline_base::{
+    AcceleratorKind, Bytes, Dependency, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp,
+};
 
 use crate::claim::names;
 use crate::engine::Engine;
+use crate::hold::waits_for;
 use crate::queueing::QueueKey;
 use crate::reasons::{Candidate, Reasons};
 use crate::recovery::SparePool;
@@ -30,6 +33,15 @@ pub struct Explanation {
 /// What keeps a job from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocker {
+    /// A user holds it.
+    Held,
+    /// It comes after jobs that haven't ended.
+    After {
+        /// These jobs, at most 16.
+        dependencies: Vec<Dependency>,
+        /// The number of further ones.
+        more: usize,
+    },
     /// It failed and pauses before its next attempt.
     BackingOff {
         /// When the pause ends.
@@ -131,6 +143,12 @@ pub enum Blocker {
 impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Blocker::Held => f.write_str("a user holds it; it may start once it is released"),
+            Blocker::After { dependencies, more } => {
+                let named: Vec<String> = dependencies.iter().map(Dependency::to_string).collect();
+                write!(f, "waits for {}", named.join(", "))?;
+                if *more > 0 { write!(f, ", and for {more} more job(s)") } else { Ok(()) }
+            }
             Blocker::BackingOff { .. } => f.write_str("it ended without progress and pauses before its next attempt"),
             Blocker::Quota { queue, kind, wanted, held, limit } => {
                 write!(f, "queue \"{queue}\" holds {held} of at most {limit} {kind}, and it wants {wanted}")
@@ -249,7 +267,8 @@ impl Engine {
         self.admit_job(spec)?;
         let (turn, job) = (self.configuration.order.turn(now, spec, self.estimates.expect(spec)), self.next_job_id());
         let key = QueueKey { priority: Reverse(spec.priority), turn, job };
-        let candidate = Candidate { spec, is_recovering: false, key, not_before: now, sweep: None };
+        let held_back = waits_for(&spec.after);
+        let candidate = Candidate { spec, is_recovering: false, key, not_before: now, sweep: None, held_back };
         let explanation = self.explain_candidate(now, &candidate);
         if explanation.blocker != Blocker::Nothing {
             return Ok(DryRun::WouldWait(explanation));
@@ -269,7 +288,7 @@ impl Engine {
         let leaves = self.leaves_in_order(now).into_iter().take_while(|leaf| *leaf != own_leaf);
         let in_other_leaves: usize = leaves.map(|leaf| self.queues.pending(leaf).len()).sum();
         let ahead = in_other_leaves + self.queues.pending(own_leaf).range(..candidate.key).count();
-        let is_new = !self.queues.contains(&candidate.spec.queue, &candidate.key);
+        let is_new = !self.jobs.contains_key(&candidate.key.job);
         let starts_by = match blocker {
             Blocker::NotEnoughFree { .. } if reasons.reservations_before(candidate).is_empty() => {
                 self.reserve(now, candidate.key.job, &candidate.spec.gang, &[]).at
@@ -277,6 +296,6 @@ impl Engine {
             Blocker::Claimed { until, .. } => Some(until),
             _ => None,
         };
-        Explanation { blocker, ahead, waiting: self.queues.waiting() + usize::from(is_new), starts_by }
+        Explanation { blocker, ahead, waiting: self.waiting_count() + usize::from(is_new), starts_by }
     }
 }

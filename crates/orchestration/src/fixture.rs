@@ -62,6 +62,8 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         spares: 0,
         datasets: Default::default(),
         pins: Default::default(),
+        after: Default::default(),
+        origin: None,
         submitter: Submitter("ann".to_owned()),
     }
 }

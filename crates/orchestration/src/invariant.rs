@@ -88,7 +88,11 @@ impl Engine {
         }
         for job in self.jobs.values() {
             let is_waiting = matches!(job.state, JobState::Queued { .. });
-            if self.queues.contains(&job.spec.queue, &job.key()) != is_waiting {
+            let is_in_line = is_waiting && !job.is_held_back();
+            let is_wrong = self.queues.contains(&job.spec.queue, &job.key()) != is_in_line
+                || self.is_known_as_held_back(job.id) != (is_waiting && job.is_held_back())
+                || job.after.iter().any(|it| !self.dependents(it.job).any(|dependent| dependent == job.id));
+            if is_wrong {
                 return Err(Violation::QueueWrong { job: job.id });
             }
         }
@@ -128,7 +132,7 @@ impl Engine {
     fn check_loads(&self) -> Result<(), Violation> {
         let mut counted = Loads::default();
         self.sweeps.all().for_each(|sweep| counted.sweep_came(sweep));
-        self.jobs.values().for_each(|job| counted.job_came(job, self.sweeps.has_own_spec(job.sweep)));
+        self.jobs.values().for_each(|job| counted.job_came(job, self.sweeps.has_own_spec(job)));
         if counted == self.loads { Ok(()) } else { Err(Violation::LoadWrong) }
     }
 

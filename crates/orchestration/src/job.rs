@@ -1,12 +1,13 @@
 //! Live jobs and their attempts.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AttemptNumber, Bytes, Epoch, GangShape, GpuSeconds, JobId, JobSpec, NodeId, Step, SweepId, Timestamp,
+    AttemptNumber, Bytes, Dependency, Epoch, GangShape, GpuSeconds, JobId, JobSpec, NodeId, Step, SweepId, Timestamp,
 };
 
 use crate::claim::Claim;
@@ -59,6 +60,12 @@ pub struct Job {
     pub rollback: Option<Rollback>,
     /// Whether a user has cancelled it.
     pub is_cancelled: bool,
+    /// Whether a user holds it, so that it may not start until it is released.
+    pub is_held: bool,
+    /// The jobs that still have to end before it may start.
+    pub after: BTreeSet<Dependency>,
+    /// A job that ended otherwise than this one needs, which therefore never starts.
+    pub broken: Option<Dependency>,
     /// The sweep it belongs to.
     pub sweep: Option<SweepId>,
     /// Its spending, if it has a budget.
@@ -104,6 +111,9 @@ impl Job {
             kept: None,
             rollback: None,
             is_cancelled: false,
+            is_held: false,
+            after: BTreeSet::new(),
+            broken: None,
             sweep: None,
             account: Account::default(),
         }

@@ -19,6 +19,9 @@ mod evolve;
 mod explain;
 #[cfg(test)]
 mod fixture;
+mod hold;
+#[cfg(test)]
+mod hold_tests;
 mod invariant;
 mod job;
 mod load;
@@ -46,6 +49,7 @@ pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation};
+pub use hold::JobChange;
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Kept, Rollback, Share, ShareState};
 pub use load::{Load, UserLimits};

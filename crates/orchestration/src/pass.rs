@@ -266,6 +266,7 @@ impl Engine {
     /// Reports whether the job's pause is over and its sweep lets another of its jobs start.
     fn is_due(&self, now: Timestamp, job: &Job) -> bool {
         matches!(job.state, JobState::Queued { not_before, .. } if not_before <= now)
+            && !job.is_held_back()
             && self.sweeps.full(job.sweep).is_none()
     }
 

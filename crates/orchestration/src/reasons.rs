@@ -25,14 +25,16 @@ pub(crate) struct Candidate<'a> {
     pub(crate) key: QueueKey,
     pub(crate) not_before: Timestamp,
     pub(crate) sweep: Option<SweepId>,
+    /// What keeps it out of its queue.
+    pub(crate) held_back: Option<Blocker>,
 }
 
 impl<'a> Candidate<'a> {
     /// Returns the candidate for a job; none if the job doesn't wait.
     pub(crate) fn waiting(job: &'a Job) -> Option<Self> {
         let JobState::Queued { not_before, .. } = job.state else { return None };
-        let is_recovering = job.is_recovering;
-        Some(Candidate { spec: &job.spec, is_recovering, key: job.key(), not_before, sweep: job.sweep })
+        let (is_recovering, held_back) = (job.is_recovering, job.held_back_by());
+        Some(Candidate { spec: &job.spec, is_recovering, key: job.key(), not_before, sweep: job.sweep, held_back })
     }
 
     pub(crate) fn applicant(&self) -> Applicant<'a> {
@@ -137,6 +139,9 @@ impl<'a> Reasons<'a> {
     /// Returns what keeps a job from starting.
     pub(crate) fn blocker_of(&mut self, candidate: &Candidate<'a>) -> Blocker {
         let (engine, gang) = (self.engine, &candidate.spec.gang);
+        if let Some(held_back) = &candidate.held_back {
+            return held_back.clone();
+        }
         if candidate.not_before > self.now {
             return Blocker::BackingOff { until: candidate.not_before };
         }

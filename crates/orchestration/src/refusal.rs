@@ -3,7 +3,8 @@
 use std::fmt;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, GangShape, JobId, Level, Money, NodeId, QueueName, Step, Submitter, SweepId,
+    AcceleratorKind, AttemptNumber, Bytes, DEPENDENCIES_MAX, GangShape, JobId, Level, Money, NodeId, QueueName, Step,
+    Submitter, SweepId,
 };
 
 use crate::SWEEP_JOBS_MAX;
@@ -17,6 +18,15 @@ pub enum Refusal {
     /// No job of this id is waiting or running.
     #[error("{0} is not waiting or running")]
     UnknownJob(JobId),
+    /// The job holds devices, and only waiting jobs can be changed.
+    #[error("{0} doesn't wait, and only a waiting job can be changed or held")]
+    NotWaiting(JobId),
+    /// A job would come after more jobs than it may.
+    #[error("it comes after {count} jobs, and may come after {DEPENDENCIES_MAX} at most")]
+    TooManyDependencies {
+        /// The number of jobs.
+        count: usize,
+    },
     /// No node has this id.
     #[error("{0} is not known")]
     UnknownNode(NodeId),
@@ -165,6 +175,8 @@ impl Refusal {
             }
             Refusal::SweepPoint { because, .. } => because.is_by_rule(),
             Refusal::LostNode(_)
+            | Refusal::NotWaiting(_)
+            | Refusal::TooManyDependencies { .. }
             | Refusal::NeverFits(_)
             | Refusal::UnknownQueue { .. }
             | Refusal::BeyondLimit { .. }

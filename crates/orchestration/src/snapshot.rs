@@ -93,11 +93,10 @@ impl Engine {
         engine.caches = Caches::restore(snapshot.datasets);
         for job in jobs.values() {
             engine.spares.note(job);
-            engine.loads.job_came(job, engine.sweeps.has_own_spec(job.sweep));
+            engine.loads.job_came(job, engine.sweeps.has_own_spec(job));
             engine.sweeps.joined(job.sweep);
             match &job.state {
                 JobState::Queued { not_before, .. } => {
-                    engine.queues.insert(&job.spec, job.key());
                     engine.timers.insert((*not_before, job.id));
                 }
                 JobState::Allocated(attempt) => {
@@ -120,6 +119,9 @@ impl Engine {
         }
         engine.jobs = jobs;
         for id in engine.jobs.keys().copied().collect::<Vec<_>>() {
+            if engine.jobs[&id].attempt().is_none() {
+                engine.line_up(id);
+            }
             engine.watch_budget(id);
         }
         for (node, at) in snapshot.leaving {

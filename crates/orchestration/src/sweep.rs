@@ -134,9 +134,10 @@ impl Sweeps {
         self.0.get(&id).map(|live| &live.sweep)
     }
 
-    /// Reports whether a job of this sweep (or of none) has its own specification.
-    pub(crate) fn has_own_spec(&self, id: Option<SweepId>) -> bool {
-        id.and_then(|id| self.get(id)).is_none_or(|sweep| sweep.spec.is_none())
+    /// Reports whether a job has its own specification rather than its sweep's.
+    pub(crate) fn has_own_spec(&self, job: &Job) -> bool {
+        let of_sweep = job.sweep.and_then(|id| self.get(id)).and_then(|sweep| sweep.spec.as_ref());
+        of_sweep.is_none_or(|sweep| !Arc::ptr_eq(&sweep.job, &job.spec))
     }
 
     /// Counts a new live job of the sweep.
@@ -245,10 +246,10 @@ impl Engine {
             let point = sweep.job_name(index).unwrap_or_else(|| sweep.job.name.clone());
             Refusal::SweepPoint { point, points, because: Box::new(because) }
         };
-        let (waiting, limit) = (self.queues.waiting(), self.limits.waiting_max);
+        let (waiting, limit) = (self.waiting_count(), self.limits.waiting_max);
         if waiting.saturating_add(points) > limit {
             let waiting = waiting.max(limit);
-            return Err(at(limit.saturating_sub(self.queues.waiting()), Refusal::QueueFull { waiting }));
+            return Err(at(limit.saturating_sub(self.waiting_count()), Refusal::QueueFull { waiting }));
         }
         self.admit_spec(&sweep.job).map_err(|because| at(0, because))
     }

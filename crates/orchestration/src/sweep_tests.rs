@@ -126,7 +126,7 @@ fn at_most(max_parallel: u32) -> SweepRules {
     SweepRules { max_parallel: NonZeroU32::new(max_parallel), early_stop: None }
 }
 
-fn placed(decisions: &[Decision]) -> Vec<u64> {
+pub(crate) fn placed(decisions: &[Decision]) -> Vec<u64> {
     let placed = |decision: &Decision| matches!(decision, Decision::Place { .. }).then(|| decision.job().0);
     decisions.iter().filter_map(placed).collect()
 }

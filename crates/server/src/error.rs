@@ -11,6 +11,7 @@ use tracing::error;
 
 use gangline_control::service;
 use gangline_store::db;
+use gangline_telemetry::series;
 
 /// The most queues named in one hint.
 const QUEUES_NAMED_MAX: usize = 20;
@@ -54,6 +55,11 @@ impl ApiError {
     pub(super) fn malformed(message: impl Into<String>) -> Self {
         let hint = "/api/v1/openapi.json describes every request";
         ApiError::new(StatusCode::BAD_REQUEST, "G0306", message, hint)
+    }
+
+    pub(super) fn bad_change(message: String) -> Self {
+        let hint = "docs/reference/job-file.md says how each value is written";
+        ApiError::new(StatusCode::BAD_REQUEST, "G0107", message, hint)
     }
 
     pub(super) fn no_such_path() -> Self {
@@ -116,6 +122,22 @@ impl IntoResponse for ApiError {
     }
 }
 
+impl From<series::Error> for ApiError {
+    fn from(error: series::Error) -> Self {
+        let message = gangline_base::with_causes(&error);
+        match error {
+            series::Error::Refused { .. } => ApiError::malformed(message),
+            series::Error::Overloaded => {
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0308", message, "try again in a moment")
+            }
+            _ => {
+                let hint = "look at the folder \"series\" in the data folder and at its disk; jobs and decisions go on without it";
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0322", message, hint)
+            }
+        }
+    }
+}
+
 impl From<service::Error> for ApiError {
     fn from(error: service::Error) -> Self {
         let message = error.to_string();
@@ -123,6 +145,19 @@ impl From<service::Error> for ApiError {
             service::Error::Refused(refusal) => refused(&refusal),
             service::Error::NoJob(id) => ApiError::no_job(&id.to_string()),
             service::Error::JobEnded(id) => ApiError::job_ended(id),
+            service::Error::DependencyFailed(_) => {
+                let hint = "leave out \"after\", or say how the job may have ended, as in after: {job-12: any}";
+                ApiError::new(StatusCode::CONFLICT, "G0422", message, hint)
+            }
+            service::Error::NotEnded(_) => {
+                let hint = "only an ended job is resumed; one that is held starts with gangline release";
+                ApiError::new(StatusCode::CONFLICT, "G0423", message, hint)
+            }
+            service::Error::NotResumable(_) => {
+                let hint = "submit its job file again; it finds the checkpoints if it has the same checkpoint.path";
+                ApiError::new(StatusCode::CONFLICT, "G0423", message, hint)
+            }
+            service::Error::Forgotten(id) => ApiError::removed_job(id),
             service::Error::NoNode(name) => ApiError::no_node(name.as_str()),
             service::Error::Poisoned { .. } => {
                 let hint = "free the disk or repair it: the control plane then goes on by itself; running jobs go on meanwhile";
@@ -164,6 +199,14 @@ fn refused(refusal: &Refusal) -> ApiError {
     let message = refusal.to_string();
     match refusal {
         Refusal::UnknownJob(id) => ApiError::no_job(&id.to_string()),
+        Refusal::NotWaiting(_) => {
+            let hint = "cancel it, or wait until it waits again";
+            ApiError::new(StatusCode::CONFLICT, "G0421", message, hint)
+        }
+        Refusal::TooManyDependencies { .. } => {
+            let hint = "let one job come after them, and further jobs after that one";
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0402", message, hint)
+        }
         Refusal::UnknownNode(id) => ApiError::no_node(&id.to_string()),
         Refusal::LostNode(_) => ApiError::new(StatusCode::CONFLICT, "G0312", message, "bring the node back first"),
         Refusal::Stale { job, .. } => ApiError::job_ended(job),

@@ -1,6 +1,7 @@
 //! Jobs: list, submit, show, cancel, explain, curves.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::Path as FsPath;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use gangline_api as api;
 use gangline_base::{JobId, Submitter};
+use gangline_orchestration::JobChange;
 use gangline_specs::jobfile::{self, Submission};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -203,6 +205,47 @@ pub(super) async fn cancel(
 ) -> Result<Json<api::CancelAnswer>, ApiError> {
     let id = parse_job(&job)?;
     Ok(Json(app.handle.keyed(key).cancel(id, app.user.clone()).await?))
+}
+
+/// Changes a waiting job: holds or releases it, or sets its queue, its priority or its time limit. All changes are made,
+/// or none is; a change that was made already is not made again.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/change", params(("job" = String, Path, description = "its id")),
+    request_body = api::ChangeRequest, tag = "jobs", responses((status = 200, body = api::ChangeAnswer),
+    (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+    (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(super) async fn change(
+    State(app): State<Arc<App>>,
+    Segment(job): Segment,
+    Keyed(key): Keyed,
+    request: Result<Json<api::ChangeRequest>, JsonRejection>,
+) -> Result<Json<api::ChangeAnswer>, ApiError> {
+    let (id, Json(request)) = (parse_job(&job)?, request?);
+    let hold = request.hold.map(|hold| if hold { JobChange::Hold } else { JobChange::Release });
+    let changes = hold.into_iter().chain(parse_changes(&request.set)?).collect();
+    Ok(Json(app.handle.keyed(key).change(id, changes, app.user.clone()).await?))
+}
+
+/// Submits a job that continues the work of an ended one from its checkpoints. It is a new job: the ended one keeps its
+/// attempts and what it cost.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/resume", params(("job" = String, Path, description = "the ended job")),
+    request_body = api::ResumeRequest, tag = "jobs", responses((status = 200, body = api::Submitted),
+    (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+    (status = 410, body = ErrorBody), (status = 422, body = ErrorBody), (status = 429, body = ErrorBody),
+    (status = 503, body = ErrorBody)))]
+pub(super) async fn resume(
+    State(app): State<Arc<App>>,
+    Segment(job): Segment,
+    Keyed(key): Keyed,
+    request: Result<Json<api::ResumeRequest>, JsonRejection>,
+) -> Result<Json<api::Submitted>, ApiError> {
+    let (id, Json(request)) = (parse_job(&job)?, request?);
+    let changes = parse_changes(&request.set)?;
+    Ok(Json(app.handle.keyed(key).resume(id, changes, app.user.clone()).await?))
+}
+
+fn parse_changes(set: &BTreeMap<String, String>) -> Result<Vec<JobChange>, ApiError> {
+    let parsed = set.iter().map(|(key, text)| jobfile::parse_change(key, text));
+    parsed.collect::<Result<_, _>>().map_err(ApiError::bad_change)
 }
 
 /// Why a job waits, runs where it runs, or ended.

@@ -11,6 +11,7 @@ mod crowd;
 mod error;
 mod jobs;
 mod logs;
+mod metrics;
 mod nodes;
 mod once;
 mod openapi;
@@ -76,6 +77,8 @@ pub struct App {
     pub hosts: Vec<String>,
     /// Folders that can be checked without moving to a blocking thread.
     pub at_hand: AtHand,
+    /// The series store.
+    pub series: gangline_telemetry::series::Handle,
 }
 
 /// Builds the router with all routes.
@@ -85,8 +88,12 @@ pub fn router(app: App) -> Router {
         .route("/jobs", get(jobs::list).post(jobs::submit))
         .route("/jobs/{job}", get(jobs::show))
         .route("/jobs/{job}/cancel", post(jobs::cancel))
+        .route("/jobs/{job}/change", post(jobs::change))
+        .route("/jobs/{job}/resume", post(jobs::resume))
         .route("/jobs/{job}/explain", get(jobs::explain))
         .route("/jobs/{job}/series", get(jobs::series))
+        .route("/jobs/{job}/metrics", get(metrics::list))
+        .route("/jobs/{job}/metrics/curves", get(metrics::curves))
         .route("/jobs/{job}/logs", get(logs::read))
         .route("/sweeps/{sweep}", get(sweeps::show))
         .route("/sweeps/{sweep}/cancel", post(sweeps::cancel))
@@ -100,6 +107,7 @@ pub fn router(app: App) -> Router {
         .layer(from_fn_with_state(app.clone(), auth::require_user));
     let supervisors = Router::new()
         .route("/supervisors/report", post(supervisors::report))
+        .route("/supervisors/metrics", post(metrics::take))
         .layer(from_fn_with_state(app.clone(), auth::require_attempt));
     let open = Router::new()
         .route("/health", get(nodes::health))

@@ -9,7 +9,7 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{jobs, logs, nodes, sweeps, token};
+use super::{jobs, logs, metrics, nodes, sweeps, token};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -27,8 +27,12 @@ use super::{jobs, logs, nodes, sweeps, token};
         jobs::submit,
         jobs::show,
         jobs::cancel,
+        jobs::change,
+        jobs::resume,
         jobs::explain,
         jobs::series,
+        metrics::list,
+        metrics::curves,
         sweeps::show,
         sweeps::cancel,
         logs::read,

@@ -84,6 +84,8 @@ impl Gangline {
             spares: 0,
             datasets: Default::default(),
             pins: Default::default(),
+            after: Default::default(),
+            origin: None,
             submitter: Submitter(view.workload.label(trace.user).to_owned()),
         }
     }

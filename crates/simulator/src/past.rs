@@ -252,6 +252,8 @@ mod tests {
                 spares: 0,
                 datasets: Default::default(),
                 pins: Default::default(),
+                after: Default::default(),
+                origin: None,
                 submitter: Submitter("ann".to_owned()),
             };
             self.happens(seconds_later, Event::JobSubmitted(Arc::new(spec)));

@@ -336,8 +336,8 @@ impl<'t> Making<'t> {
 
     /// Compares a job's ledger rows and returns how many are lost.
     fn take_ledger(&mut self, made: &Remade, was_told: bool) -> Result<u64, Error> {
-        let (id, queue) = (made.record.id, &made.record.queue);
-        let booked: Vec<LedgerRow> = made.booked.iter().map(|entry| LedgerRow::of(queue, entry)).collect();
+        let id = made.record.id;
+        let booked: Vec<LedgerRow> = made.booked.iter().map(|(queue, entry)| LedgerRow::of(queue, entry)).collect();
         let stored = unless_malformed(self.reader.read(|transaction| stored_ledger(transaction, id)))?;
         if stored.is_none() {
             self.outcome.tell(format!("what the ledger has of {id} can't be read"));

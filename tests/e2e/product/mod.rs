@@ -10,6 +10,7 @@ mod environment;
 mod equivalence;
 mod faults;
 mod flood;
+mod interactive;
 mod kills;
 mod nodes;
 mod once;
@@ -17,9 +18,11 @@ mod page;
 mod partition;
 mod preemption;
 mod retention;
+mod series;
 mod sweeps;
 mod tls;
 mod upgrade;
+mod waiting;
 
 /// A job file that trains with tinygpt.
 fn training(options: &str, slots: u32, folder: &str) -> String {

@@ -143,6 +143,12 @@ impl Actor {
             Request::Cancel { job, by, reply } => {
                 self.change(batch, key, reply, |actor, batch| actor.cancel(now, job, by, batch));
             }
+            Request::Change { job, changes, by, reply } => {
+                self.change(batch, key, reply, |actor, batch| actor.change_job(now, job, changes, by, batch));
+            }
+            Request::Resume { job, changes, by, reply } => {
+                self.change(batch, key, reply, |actor, batch| actor.resume_job(now, job, &changes, by, batch));
+            }
             Request::SubmitSweep { sweep, reply } => self.change(batch, key, reply, |actor, batch| {
                 actor.submit_sweep(now, *sweep, batch).map(api::Answer::SweepSubmitted)
             }),

@@ -14,7 +14,13 @@ use crate::views;
 use gangline_store::model::JobRecord;
 
 impl Actor {
-    pub(super) fn submit(&mut self, now: Timestamp, spec: JobSpec, batch: &mut Batch) -> Result<api::Submitted, Error> {
+    pub(super) fn submit(
+        &mut self,
+        now: Timestamp,
+        mut spec: JobSpec,
+        batch: &mut Batch,
+    ) -> Result<api::Submitted, Error> {
+        spec.after = self.settle_dependencies(&spec.after)?;
         self.refuse_if_full(spec.stored_bytes(), batch)?;
         let id = self.engine.next_job_id();
         let submitted = api::Submitted { job: id.to_string(), name: spec.name.clone(), queue: spec.queue.to_string() };
@@ -39,7 +45,7 @@ impl Actor {
         batch: &mut Batch,
     ) -> Result<api::CancelAnswer, Error> {
         let Some(live) = self.engine.job(job) else {
-            return Err(if job < self.engine.next_job_id() { Error::JobEnded(job) } else { Error::NoJob(job) });
+            return Err(self.not_live(job));
         };
         if !live.is_cancelled {
             if let Some(record) = self.records.get_mut(&job) {

@@ -4,7 +4,7 @@ use gangline_api as api;
 use gangline_base::{Bytes, JobId, JobSpec, NodeName, Submitter, SweepId, SweepSpec};
 use gangline_execution::launcher::SurveyedNode;
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
-use gangline_orchestration::Refusal;
+use gangline_orchestration::{Fate, JobChange, Refusal};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
@@ -31,6 +31,18 @@ pub enum Error {
     /// The job has ended.
     #[error("{0} has already ended")]
     JobEnded(JobId),
+    /// A job after which the job was to run has ended otherwise than the job needs.
+    #[error("{0}")]
+    DependencyFailed(Fate),
+    /// The job hasn't ended, so there is nothing to resume.
+    #[error("{0} hasn't ended")]
+    NotEnded(JobId),
+    /// The job was submitted to a release that did not keep what a resumption needs.
+    #[error("{0} was submitted to an earlier release, which did not keep its job file")]
+    NotResumable(JobId),
+    /// The job ended so long ago that its record was removed.
+    #[error("{0} ended long ago, and its record was removed")]
+    Forgotten(JobId),
     /// No node has this name.
     #[error("there is no node \"{0}\"")]
     NoNode(NodeName),
@@ -109,6 +121,18 @@ pub(super) enum Request {
         job: JobId,
         by: Submitter,
         reply: Reply<api::CancelAnswer>,
+    },
+    Change {
+        job: JobId,
+        changes: Vec<JobChange>,
+        by: Submitter,
+        reply: Reply<api::ChangeAnswer>,
+    },
+    Resume {
+        job: JobId,
+        changes: Vec<JobChange>,
+        by: Submitter,
+        reply: Reply<api::Submitted>,
     },
     SubmitSweep {
         sweep: Box<SweepSpec>,
@@ -232,6 +256,16 @@ impl Handle {
     /// Requests that the job be cancelled.
     pub async fn cancel(&self, job: JobId, by: Submitter) -> Result<api::CancelAnswer, Error> {
         self.ask(|reply| Request::Cancel { job, by, reply }).await
+    }
+
+    /// Changes a waiting job: makes all the changes or none.
+    pub async fn change(&self, job: JobId, changes: Vec<JobChange>, by: Submitter) -> Result<api::ChangeAnswer, Error> {
+        self.ask(|reply| Request::Change { job, changes, by, reply }).await
+    }
+
+    /// Submits a job that continues the work of an ended one from its checkpoints, with these changes.
+    pub async fn resume(&self, job: JobId, changes: Vec<JobChange>, by: Submitter) -> Result<api::Submitted, Error> {
+        self.ask(|reply| Request::Resume { job, changes, by, reply }).await
     }
 
     /// Submits a sweep: all of its jobs or none.

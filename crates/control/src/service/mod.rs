@@ -36,6 +36,7 @@ mod sweeps;
 #[cfg(test)]
 mod tests;
 mod troubles;
+mod waiting;
 mod watch;
 
 use std::fmt;

@@ -1,6 +1,7 @@
 //! Queries that are answered from the engine's state.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use gangline_api::{self as api, Time};
 use gangline_base::{JobId, JobSpec, NodeId, SweepSpec, Timestamp};
@@ -15,11 +16,15 @@ const WAIT_REASONS_MAX: usize = 1_000;
 
 impl Actor {
     pub(super) fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<api::DryRun, Error> {
-        Ok(self.dry_run_to_api(self.engine.dry_run(now, spec)?))
+        let spec = JobSpec { after: self.settle_dependencies(&spec.after)?, ..spec.clone() };
+        Ok(self.dry_run_to_api(self.engine.dry_run(now, &spec)?))
     }
 
     pub(super) fn dry_run_sweep(&self, now: Timestamp, sweep: &SweepSpec) -> Result<api::DryRun, Error> {
-        Ok(self.dry_run_to_api(self.engine.dry_run_sweep(now, sweep)?))
+        let after = self.settle_dependencies(&sweep.job.after)?;
+        let job = Arc::new(JobSpec { after, ..(*sweep.job).clone() });
+        let sweep = SweepSpec { job, ..sweep.clone() };
+        Ok(self.dry_run_to_api(self.engine.dry_run_sweep(now, &sweep)?))
     }
 
     fn dry_run_to_api(&self, dry_run: DryRun) -> api::DryRun {
@@ -32,7 +37,7 @@ impl Actor {
     }
 
     pub(super) fn explain(&self, now: Timestamp, id: JobId) -> Result<api::Explanation, Error> {
-        let unknown = || if id < self.engine.next_job_id() { Error::JobEnded(id) } else { Error::NoJob(id) };
+        let unknown = || self.not_live(id);
         let job = self.engine.job(id).ok_or_else(unknown)?;
         let record = self.records.get(&id).ok_or_else(unknown)?;
         let mut shown = match self.engine.explain(now, id) {
@@ -121,6 +126,14 @@ fn blocker_to_api(blocker: &Blocker) -> api::Blocker {
         Blocker::Claimed { victims, until } => {
             api::Blocker::Claimed { victims: victims.iter().map(JobId::to_string).collect(), until: Time(*until) }
         }
+        Blocker::Held => api::Blocker::Held,
+        Blocker::After { dependencies, more } => api::Blocker::After {
+            jobs: dependencies
+                .iter()
+                .map(|it| api::Dependency { job: it.job.to_string(), condition: it.condition.name().to_owned() })
+                .collect(),
+            more: *more,
+        },
         Blocker::BackingOff { until } => api::Blocker::BackingOff { until: Time(*until) },
         Blocker::Parallel { sweep, holding, max_parallel } => {
             api::Blocker::Parallel { sweep: sweep.to_string(), holding: *holding, max_parallel: *max_parallel }

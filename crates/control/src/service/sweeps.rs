@@ -18,9 +18,11 @@ impl Actor {
     pub(super) fn submit_sweep(
         &mut self,
         now: Timestamp,
-        sweep: SweepSpec,
+        mut sweep: SweepSpec,
         batch: &mut Batch,
     ) -> Result<api::SweepSubmitted, Error> {
+        let after = self.settle_dependencies(&sweep.job.after)?;
+        Arc::make_mut(&mut sweep.job).after = after;
         self.refuse_if_full(sweep.stored_bytes(), batch)?;
         let id = SweepId(self.engine.next_job_id());
         let (shared, records) = SweepRecord::with_jobs(id, &sweep, now);

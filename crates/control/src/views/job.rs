@@ -51,6 +51,7 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
         state: parts::state(record.state),
         because: record.because.clone(),
         ended_at: record.ended_at.map(Time),
+        origin: record.spec.as_ref().and_then(|spec| spec.origin()).map(|origin| origin.to_string()),
         gang: parts::gang(&record.gang),
         run: cut(program.run, run_bytes_max),
         workdir: program.workdir.to_owned(),
@@ -77,6 +78,10 @@ fn attempt_to_api(attempt: &AttemptRecord) -> Attempt {
         node: node.clone(),
         rank: fault.rank,
         cause: describe(&fault.cause),
+        exit_code: match fault.cause {
+            FaultCause::Exit { code } | FaultCause::Setup { code } => Some(code),
+            _ => None,
+        },
         noticed_at: Time(Timestamp::from_unix_nanos(fault.noticed_at)),
         last_lines: fault.last_lines.clone(),
         diagnosis: fault.diagnosis.as_deref().map(diagnosis_to_api),

@@ -134,7 +134,9 @@ fn each_class_of_errors_is_described_where_it_is_met() {
                 check(&document, &method, path, &send(&method, path, &json_type, &" ".repeat((1 << 20) + 1)), 413);
             }
             if path.contains("{job}") || path.contains("{sweep}") {
-                check(&document, &method, path, &send(&method, path, &[], ""), 404);
+                let has_body = operation["requestBody"].is_object();
+                let (headers, body) = if has_body { (&json_type[..], "{}") } else { (&[][..], "") };
+                check(&document, &method, path, &send(&method, path, headers, body), 404);
             }
         }
     }

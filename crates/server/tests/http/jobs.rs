@@ -82,6 +82,32 @@ fn a_waiting_job_says_what_it_waits_for_and_can_be_cancelled() {
 }
 
 #[test]
+fn a_waiting_job_is_held_changed_and_released_and_an_ended_one_resumed() {
+    let plane = Plane::start();
+    let first = plane.submit("first", 2);
+    let second = plane.submit("second", 1);
+    let change = |job: &str, body: serde_json::Value| plane.post(&format!("/jobs/{job}/change"), &body);
+    let set = json!({"priority": "high", "time_limit": "2h"});
+    let answer = change(&second, json!({"hold": true, "set": set})).json();
+    assert_eq!(answer["changed"], json!(["held", "priority set to 750", "time limit set to 7200 s"]));
+    assert_eq!(plane.get(&format!("/jobs/{second}/explain")).json()["blocker"]["is"], "held");
+    assert_eq!(plane.job(&second).priority, 750);
+    assert_eq!(change(&second, json!({"hold": false})).json()["changed"], json!(["released"]));
+    assert_eq!(change(&second, json!({"hold": false})).json()["changed"], json!([]));
+    assert_eq!(change(&second, json!({"set": {"priority": "2000"}})).refusal(), (400, "G0107".to_owned()));
+    assert_eq!(change(&second, json!({"set": {"run": "x"}})).refusal(), (400, "G0107".to_owned()));
+    assert_eq!(change(&first, json!({"hold": true})).refusal(), (409, "G0421".to_owned()));
+    assert_eq!(change("job-77", json!({"hold": true})).refusal(), (404, "G0302".to_owned()));
+    let resume = |job: &str| plane.post(&format!("/jobs/{job}/resume"), &json!({}));
+    assert_eq!(resume(&second).refusal(), (409, "G0423".to_owned()));
+    plane.post(&format!("/jobs/{second}/cancel"), &json!({}));
+    assert_eq!(resume(&second).json(), json!({"job": "job-3", "name": "second", "queue": "default"}));
+    assert_eq!(plane.job("job-3").origin.as_deref(), Some(&*second));
+    let failed = plane.submit_text(&format!("run: x\nafter: {second}\n"), false);
+    assert_eq!(failed.refusal(), (409, "G0422".to_owned()));
+}
+
+#[test]
 fn the_list_goes_on_where_a_page_ended() {
     let plane = Plane::start();
     for number in 0..5 {

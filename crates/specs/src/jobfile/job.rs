@@ -19,7 +19,7 @@ use super::field::{Field, Section, scalar};
 use super::problem::{Code, Place, Problems, Refusal, shown};
 use super::values::{self, DURATION_MAX};
 use super::yaml::{Node, Value};
-use super::{datasets, pins, sweep, topology};
+use super::{after, datasets, pins, sweep, topology};
 
 /// The most nodes of a gang.
 pub(super) const NODES_MAX: u32 = 16_384;
@@ -69,6 +69,7 @@ pub(super) fn read(
     let spares = top.get_or("spares", 0, |field| field.count(problems, 0..=SPARES_MAX));
     let datasets = top.get_or("datasets", BTreeSet::new(), |field| datasets::read(field, problems));
     let pins = top.get_or("retention", BTreeSet::new(), |field| pins::read(field, problems));
+    let after = top.get_or("after", BTreeSet::new(), |field| after::read(field, problems));
     let job = JobSpec {
         name: name?,
         queue: queue?,
@@ -83,6 +84,8 @@ pub(super) fn read(
         spares: spares?,
         datasets: datasets?,
         pins: pins?,
+        after: after?,
+        origin: None,
         submitter: context.submitter.clone(),
     };
     Some((job, sweep?))

@@ -24,6 +24,7 @@ const LEVELS: [(&str, &[&str]); 11] = [
             "time_limit",
             "budget",
             "retention",
+            "after",
             "sweep",
         ],
     ),
@@ -40,7 +41,7 @@ const LEVELS: [(&str, &[&str]); 11] = [
 ];
 
 /// Names that other tools use for the same keys.
-const OTHER_WORDS: [(&str, &str); 26] = [
+const OTHER_WORDS: [(&str, &str); 29] = [
     ("nodes", "num_nodes"),
     ("replicas", "num_nodes"),
     ("command", "run"),
@@ -56,6 +57,9 @@ const OTHER_WORDS: [(&str, &str); 26] = [
     ("working_dir", "workdir"),
     ("cwd", "workdir"),
     ("partition", "queue"),
+    ("depends_on", "after"),
+    ("dependency", "after"),
+    ("needs", "after"),
     ("max_restarts", "recovery.max_faults"),
     // Names in Ray Tune, W&B and Optuna.
     ("max_concurrent", "sweep.max_parallel"),

@@ -9,6 +9,8 @@
 //! Pure: the caller passes a function that reports whether a folder exists. Everything has a limit,
 //! and aliases aren't allowed, so that a small file can't grow into a large tree.
 
+mod after;
+mod change;
 mod datasets;
 mod elastic;
 mod field;
@@ -30,6 +32,7 @@ use std::time::Duration;
 
 use gangline_base::{Bytes, JobSpec, Submitter, SweepSpec};
 
+pub use change::{CHANGES, parse_change};
 pub use problem::{Code, Place, Problem};
 
 use problem::Problems;

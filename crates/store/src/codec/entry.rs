@@ -13,6 +13,7 @@ use gangline_orchestration::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::change::{ChangeV1, DependencyV1};
 use super::claim::ClaimDecisionV1;
 use super::closed::ClosedAttempt;
 use super::remedy::RemedyV1;
@@ -65,6 +66,11 @@ enum EntryV1 {
     },
     CancelRequested {
         job: JobId,
+        by: String,
+    },
+    ChangeRequested {
+        job: JobId,
+        changes: Vec<ChangeV1>,
         by: String,
     },
     ShareStarted {
@@ -256,6 +262,7 @@ enum FateV1 {
     RequeuesExhausted { requeues: u32 },
     BudgetSpent { spent: Money, budget: Money },
     EarlyStop(MissedV1),
+    DependencyFailed(DependencyV1),
 }
 
 /// Encodes an entry as the body of a journal record.
@@ -297,6 +304,9 @@ fn event_to_disk(event: &Event) -> EntryV1 {
             EntryV1::MetricReported { job, attempt, step, value: value.into() }
         }
         Event::CancelRequested { job, by } => EntryV1::CancelRequested { job, by: by.0 },
+        Event::ChangeRequested { job, changes, by } => {
+            EntryV1::ChangeRequested { job, changes: changes.into_iter().map(ChangeV1::from).collect(), by: by.0 }
+        }
         Event::ShareStarted { job, attempt, node } => EntryV1::ShareStarted { job, attempt, node },
         Event::ShareEnded { job, attempt, node, end } => {
             EntryV1::ShareEnded { job, attempt, node, end: EndV1::from(&end) }
@@ -348,6 +358,10 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
             Event::MetricReported { job, attempt, step, value: value.into() }
         }
         EntryV1::CancelRequested { job, by } => Event::CancelRequested { job, by: Submitter(by) },
+        EntryV1::ChangeRequested { job, changes, by } => {
+            let changes = changes.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?;
+            Event::ChangeRequested { job, changes, by: Submitter(by) }
+        }
         EntryV1::ShareStarted { job, attempt, node } => Event::ShareStarted { job, attempt, node },
         EntryV1::ShareEnded { job, attempt, node, end } => Event::ShareEnded { job, attempt, node, end: end.into() },
         EntryV1::CheckpointCommitted { job, attempt, step } => Event::CheckpointCommitted { job, attempt, step },
@@ -442,7 +456,7 @@ mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, categ
 mirror!(FateV1, Fate {
     Succeeded, Cancelled, TimedOut, DoNotRestart,
     FaultsExhausted { cause, faults }, NoProgress { cause, faults }, NotRetried { cause, category }, RequeuesExhausted { requeues },
-    BudgetSpent { spent, budget }, EarlyStop(missed),
+    BudgetSpent { spent, budget }, EarlyStop(missed), DependencyFailed(on),
 });
 
 impl From<&ShareEnd> for EndV1 {

@@ -10,6 +10,7 @@
 //! These types mirror the engine's and don't have to change with them: a new version adds a type and a
 //! conversion, and old records stay readable. Field names are part of the format.
 
+mod change;
 mod claim;
 mod closed;
 mod entry;
@@ -31,7 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use closed::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
 pub use entry::{Recorded, decode_entry, encode_entry};
 pub use snapshot::{decode_snapshot, encode_snapshot};
-pub use spec::{PinV1, hang_timeout_ms};
+pub use spec::{PinV1, SpecV1, hang_timeout_ms};
 
 /// The version of most bodies.
 const VERSION: u32 = 1;

@@ -1,6 +1,6 @@
 //! The engine's snapshot, as stored on disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use gangline_orchestration::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::change::DependencyV1;
 use super::claim::ClaimV1;
 use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
 use super::history::{HistoryV1, history_from_disk, history_to_disk, nanos};
@@ -91,6 +92,13 @@ struct JobV1 {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rollback: Option<RollbackV1>,
     is_cancelled: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_held: bool,
+    /// The dependencies that aren't met yet.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    after: BTreeSet<DependencyV1>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    broken: Option<DependencyV1>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sweep: Option<SweepId>,
     /// For a job with a budget: the money spent, and the time up to which it was counted.
@@ -217,6 +225,9 @@ impl JobV1 {
             kept: job.kept.as_ref().map(KeptV1::from),
             rollback: job.rollback.map(RollbackV1::from),
             is_cancelled: job.is_cancelled,
+            is_held: job.is_held,
+            after: job.after.iter().copied().map(DependencyV1::from).collect(),
+            broken: job.broken.map(DependencyV1::from),
             sweep: job.sweep,
             account: (job.account != Account::default()).then_some((job.account.spent, job.account.metered_to)),
         }
@@ -260,6 +271,9 @@ impl JobV1 {
             kept: job.kept.map(Into::into),
             rollback: job.rollback.map(Into::into),
             is_cancelled: job.is_cancelled,
+            is_held: job.is_held,
+            after: job.after.into_iter().map(Into::into).collect(),
+            broken: job.broken.map(Into::into),
             sweep: job.sweep,
             account: job.account.map(|(spent, metered_to)| Account { spent, metered_to }).unwrap_or_default(),
         })

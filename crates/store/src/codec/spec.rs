@@ -5,16 +5,18 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, HangTimeout, JobSpec, Launch, Money, Pin, PoolName,
-    Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
+    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, HangTimeout, JobId, JobSpec, Launch, Money, Pin,
+    PoolName, Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
 };
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+use super::change::DependencyV1;
 use super::topology::TopologyV1;
 
-#[derive(Serialize, Deserialize)]
-pub(super) struct SpecV1 {
+/// A job specification as stored on disk, version 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpecV1 {
     name: String,
     queue: QueueName,
     priority: u16,
@@ -52,6 +54,11 @@ pub(super) struct SpecV1 {
     datasets: BTreeSet<String>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pins: BTreeSet<PinV1>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    after: BTreeSet<DependencyV1>,
+    /// The ended job whose work this one continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<JobId>,
     submitter: String,
 }
 
@@ -60,15 +67,35 @@ fn is_none_kept(spares: &u32) -> bool {
     *spares == 0
 }
 
+impl SpecV1 {
+    /// Returns the specification without the texts that a job's record or its sweep has anyway.
+    #[must_use]
+    pub fn beside_a_record(spec: &JobSpec) -> SpecV1 {
+        let (name, run, workdir, submitter) = Default::default();
+        SpecV1 { name, run, workdir, submitter, checkpoint_path: None, ..SpecV1::from(spec) }
+    }
+
+    /// Returns the ended job whose work the job continues.
+    #[must_use]
+    pub fn origin(&self) -> Option<JobId> {
+        self.origin
+    }
+
+    /// Sets the time limit.
+    pub fn set_time_limit(&mut self, limit: Option<Duration>) {
+        self.time_limit_ms = limit.map(millis);
+    }
+}
+
 /// The most nodes; then numbers of nodes, each with its speed in thousandths of the speed on the fewest
 /// nodes.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct ElasticV1 {
     nodes_max: NonZeroU32,
     speed_up: Vec<(u32, u32)>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum LaunchV1 {
     PerAccelerator,
@@ -169,6 +196,8 @@ impl From<&JobSpec> for SpecV1 {
             spares: spec.spares,
             datasets: spec.datasets.clone(),
             pins: spec.pins.iter().copied().map(PinV1::from).collect(),
+            after: spec.after.iter().copied().map(DependencyV1::from).collect(),
+            origin: spec.origin,
             submitter: spec.submitter.0.clone(),
         }
     }
@@ -214,6 +243,8 @@ impl TryFrom<SpecV1> for JobSpec {
             spares: spec.spares,
             datasets: spec.datasets,
             pins: spec.pins.into_iter().map(Pin::from).collect(),
+            after: spec.after.into_iter().map(Into::into).collect(),
+            origin: spec.origin,
             submitter: Submitter(spec.submitter),
         })
     }

@@ -8,7 +8,7 @@ use gangline_base::{DeviceLayout, InvalidLayout, Level, Segment, TopologyRequest
 use gangline_orchestration::{Closeness, Fabric, FabricKind, Location};
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum LevelV1 {
     Node,
@@ -19,14 +19,14 @@ pub(super) enum LevelV1 {
     Pod,
 }
 
-#[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TopologyV1 {
     require: Option<LevelV1>,
     prefer: Option<LevelV1>,
     segment: Option<SegmentV1>,
 }
 
-#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct SegmentV1 {
     nodes: NonZeroU32,
     level: LevelV1,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use gangline_base::{JobId, JobSpec, Money, NodeId, Timestamp};
 use gangline_execution::protocol::{Fault, FaultCause, Report};
@@ -14,8 +13,9 @@ use super::attempts::excess_attempts;
 use super::last_words::LastWords;
 use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
 use super::retention::RemovedRecord;
+use super::straggler::StragglerRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
-use crate::codec::PinV1;
+use crate::codec::{PinV1, SpecV1};
 
 /// The document's version.
 const VERSION: u32 = 1;
@@ -86,6 +86,10 @@ pub struct JobRecord {
     /// The place in a sweep, if the job belongs to one.
     #[serde(default)]
     pub sweep: Option<PointRecord>,
+    /// What it was submitted with beside the above, so that it can be resumed. None for a sweep's jobs, whose sweep
+    /// has it, and for jobs submitted to earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<Box<SpecV1>>,
     /// Data of the job that no retention policy removes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub pins: BTreeSet<PinV1>,
@@ -126,35 +130,6 @@ impl AttemptRecord {
     }
 }
 
-/// A rank that slows down its gang.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StragglerRecord {
-    /// The rank.
-    pub rank: u32,
-    /// The node that the rank runs on.
-    pub node: String,
-    /// Whether the rank waits for its data; otherwise it computes for longer.
-    pub is_data: bool,
-    /// The rank's own work per step.
-    pub own: Duration,
-    /// The median work per step of its peers.
-    pub peers: Duration,
-    /// Steps over which the times were taken.
-    pub steps: u64,
-}
-
-impl StragglerRecord {
-    /// Describes the straggler in words, with the evidence.
-    pub fn describe(&self) -> String {
-        let (own, peers) = (self.own.as_secs_f64(), self.peers.as_secs_f64());
-        let why = if self.is_data { "waits for its data" } else { "computes for longer" };
-        let StragglerRecord { rank, node, steps, .. } = self;
-        format!(
-            "rank {rank} on {node} is slow: {own:.3} s of work a step, its peers {peers:.3} s (measured over {steps} steps); it {why}"
-        )
-    }
-}
-
 /// One node's share of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShareRecord {
@@ -181,6 +156,7 @@ impl JobRecord {
             run: spec.program.run.clone(),
             workdir: spec.program.workdir.clone(),
             checkpoint_path: spec.checkpoint.path.clone(),
+            spec: Some(Box::new(SpecV1::beside_a_record(spec))),
             ..JobRecord::without_program(id, spec, now)
         }
     }
@@ -216,9 +192,10 @@ impl JobRecord {
             checkpoints: CheckpointsRecord::default(),
             checkpoints_before: CheckpointsRecord::default(),
             attempts: Vec::new(),
-            history: vec![(now, format!("submitted by {}", spec.submitter))],
+            history: vec![(now, submission(spec))],
             budget: spec.budget.map(|limit| BudgetRecord { limit, ..BudgetRecord::default() }),
             sweep: None,
+            spec: None,
             pins: spec.pins.iter().copied().map(PinV1::from).collect(),
             removed: RemovedRecord::default(),
             shared: None,
@@ -288,7 +265,7 @@ impl JobRecord {
                 self.ended_at = Some(now);
                 self.state = match fate {
                     Fate::Succeeded => StateRecord::Succeeded,
-                    Fate::Cancelled => StateRecord::Cancelled,
+                    Fate::Cancelled | Fate::DependencyFailed(_) => StateRecord::Cancelled,
                     Fate::BudgetSpent { .. } | Fate::EarlyStop(_) => StateRecord::Stopped,
                     _ => StateRecord::Failed,
                 };
@@ -474,6 +451,13 @@ impl JobRecord {
         let before = &mut self.checkpoints_before;
         before.count = saved().fold(before.count, |count, (saved, _)| count.saturating_sub(saved));
         before.bytes = saved().fold(before.bytes, |bytes, (_, saved)| bytes.saturating_sub(saved));
+    }
+}
+
+fn submission(spec: &JobSpec) -> String {
+    match spec.origin {
+        Some(origin) => format!("submitted by {} to resume {origin}", spec.submitter),
+        None => format!("submitted by {}", spec.submitter),
     }
 }
 

@@ -26,8 +26,8 @@ pub(crate) struct Remake {
 pub(crate) struct Remade {
     /// The record of the job.
     pub record: JobRecord,
-    /// What its attempts are charged for.
-    pub booked: Vec<LedgerEntry>,
+    /// What its attempts are charged for, each with the queue that it waited in before.
+    pub booked: Vec<(String, LedgerEntry)>,
     /// Ended attempts whose results the journal lacks, because an earlier release ended them.
     pub unknown: BTreeSet<u32>,
 }
@@ -108,6 +108,9 @@ impl Remake {
             Event::CancelRequested { job, by } => {
                 self.live.get_mut(job).into_iter().for_each(|job| job.record.note_cancel(at, by));
             }
+            Event::ChangeRequested { job, changes, by } => {
+                self.live.get_mut(job).into_iter().for_each(|job| job.record.note_changes(at, changes, by));
+            }
             Event::SweepCancelRequested { sweep, by } => {
                 for job in self.engine.sweep_jobs(*sweep) {
                     let live = self.live.get_mut(&job.id);
@@ -142,7 +145,8 @@ impl Remake {
             }
             let booked = remade.record.follow_and_book(at, &decision, &self.engine);
             if remade.record.last_attempt().is_some_and(|attempt| !remade.unknown.contains(&attempt.number)) {
-                remade.booked.extend(booked);
+                let queue = &remade.record.queue;
+                remade.booked.extend(booked.into_iter().map(|entry| (queue.clone(), entry)));
             }
             if matches!(decision, Decision::End { .. }) {
                 made.extend(self.live.remove(&id).map(|remade| Made::Job(Box::new(remade))));

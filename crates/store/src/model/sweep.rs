@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use gangline_base::{Goal, Grid, JobId, MetricValue, Money, Step, Submitter, SweepId, SweepSpec, Timestamp};
-use gangline_orchestration::{Decision, Engine, Fate};
+use gangline_orchestration::{Decision, Engine, Fate, JobChange};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::record::JobRecord;
+use crate::codec::SpecV1;
 
 /// The money spent by a job with a budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +48,9 @@ pub struct SweepRecord {
     grid: Grid,
     max_parallel: Option<u32>,
     early_stop: Option<EarlyStopRecord>,
+    /// What its jobs were submitted with beside the above; none for sweeps submitted to earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spec: Option<Box<SpecV1>>,
 }
 
 /// A job's point in its sweep. Data common to all jobs is in the [`SweepRecord`], or here for sweeps from
@@ -133,6 +137,11 @@ impl BudgetRecord {
 }
 
 impl SweepRecord {
+    /// Returns what its jobs were submitted with, if that was kept.
+    pub(super) fn spec(&self) -> Option<&SpecV1> {
+        self.spec.as_deref()
+    }
+
     /// Returns the number of jobs.
     pub fn jobs(&self) -> u32 {
         self.jobs
@@ -173,6 +182,7 @@ impl SweepRecord {
                 min_steps: rules.min_steps.get(),
                 reduction: rules.reduction.get(),
             }),
+            spec: Some(Box::new(SpecV1::beside_a_record(&sweep.job))),
         }
     }
 }
@@ -271,6 +281,21 @@ impl JobRecord {
     /// Notes that a user cancelled the job.
     pub fn note_cancel(&mut self, now: Timestamp, by: &Submitter) {
         self.note(now, format!("cancel requested by {by}"));
+    }
+
+    /// Makes and notes the changes that a user requested.
+    pub fn note_changes(&mut self, now: Timestamp, changes: &[JobChange], by: &Submitter) {
+        for change in changes {
+            match change {
+                JobChange::Queue(queue) => self.queue = queue.to_string(),
+                JobChange::Priority(priority) => self.priority = priority.value(),
+                JobChange::TimeLimit(limit) => {
+                    self.spec.iter_mut().for_each(|spec| spec.set_time_limit(*limit));
+                }
+                JobChange::Hold | JobChange::Release => {}
+            }
+            self.note(now, format!("{change} by {by}"));
+        }
     }
 
     /// Notes that a user cancelled the sweep.

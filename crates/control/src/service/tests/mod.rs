@@ -23,6 +23,7 @@ mod supervisor;
 mod survey;
 mod sweeps;
 mod torn_log;
+mod waiting;
 mod world;
 
 use supervisor::{BUSY, Supervisor, fault};

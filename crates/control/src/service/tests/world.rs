@@ -143,6 +143,8 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
         spares: 0,
         datasets: Default::default(),
         pins: Default::default(),
+        after: Default::default(),
+        origin: None,
         submitter: Submitter("ada".to_owned()),
     }
 }

@@ -67,6 +67,17 @@ fn every_key_reaches_the_specification() {
 }
 
 #[test]
+fn a_job_comes_after_others() {
+    use gangline_base::{Dependency, EndCondition, JobId};
+    let after = |text: &str| accepted(&format!("run: x\nafter: {text}"), &[]).after;
+    let on = |job, condition| Dependency { job: JobId(job), condition };
+    assert_eq!(after("job-12"), [on(12, EndCondition::Success)].into());
+    assert_eq!(after("[job-12, 13]"), [on(12, EndCondition::Success), on(13, EndCondition::Success)].into());
+    assert_eq!(after("{job-2: any, job-3: failure}"), [on(2, EndCondition::Any), on(3, EndCondition::Failure)].into());
+    assert_eq!(accepted("run: x", &["after=job-4"]).after, [on(4, EndCondition::Success)].into());
+}
+
+#[test]
 fn only_run_is_required() {
     let job = accepted("run: echo hello", &[]);
     assert_eq!((job.name.as_str(), job.queue.as_str(), job.priority), ("job", "default", Priority::NORMAL));

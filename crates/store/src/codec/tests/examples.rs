@@ -2,24 +2,24 @@
 
 mod faults;
 mod records;
+mod sweeps;
 
 use std::collections::BTreeMap;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, Epoch, GangShape, Goal, GpuSeconds,
-    Grid, HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program,
-    QueueName, RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp,
-    TopologyRequest,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, Elastic, Epoch, GangShape, GpuSeconds, HangTimeout, JobId,
+    JobSpec, Launch, Level, Money, NodeId, PoolName, Priority, Program, QueueName, RecoveryPolicy, Segment, SpeedUp,
+    Step, Submitter, SweepId, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::RestartCosts;
 use gangline_orchestration::{
     Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
-    Event, ExternalUsage, Fabric, FabricKind, Fate, Health, HealthPolicy, Job, JobState, MissedRung, NodeCondition,
-    PlaceReason, PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Share, ShareState, Snapshot,
-    StopReason, Sweep, Usage, Usages, VictimAlternative,
+    Event, ExternalUsage, Fabric, FabricKind, Fate, Health, HealthPolicy, Job, JobState, NodeCondition, PlaceReason,
+    PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Share, ShareState, Snapshot, StopReason, Usage,
+    Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -246,46 +246,14 @@ impl Examples {
             spares: self.number(),
             datasets: self.datasets().into_iter().collect(),
             pins: self.pins(),
+            after: (0..self.below(3)).map(|_| self.dependency()).collect(),
+            origin: self.maybe(|random| JobId(random.large())),
             submitter: Submitter(self.text()),
         }
     }
 
     fn money(&mut self) -> Money {
         Money::from_nano_dollars(self.large().cast_signed())
-    }
-
-    fn rules(&mut self) -> SweepRules {
-        let early_stop = self.maybe(|random| EarlyStop {
-            metric: random.text(),
-            goal: if random.below(2) == 0 { Goal::Minimize } else { Goal::Maximize },
-            min_steps: NonZeroU64::new(random.large().max(1)).expect("at least one"),
-            reduction: Reduction::new(random.number().max(2)).expect("at least two"),
-        });
-        SweepRules { max_parallel: self.maybe(Self::positive), early_stop }
-    }
-
-    pub(super) fn sweep_spec(&mut self) -> SweepSpec {
-        let values = |random: &mut Self| (0..random.below(4)).map(|_| random.text()).collect();
-        let grid = Grid::new(vec![(self.text(), values(self)), ("B".to_owned(), values(self))]);
-        SweepSpec { job: Arc::new(self.spec()), grid, rules: self.rules() }
-    }
-
-    fn metric(&mut self) -> MetricValue {
-        if self.below(4) == 0 { MetricValue::Diverged } else { MetricValue::Nanos(self.large().cast_signed()) }
-    }
-
-    fn missed(&mut self) -> MissedRung {
-        let bar = self.maybe(|random| MetricValue::Nanos(random.large().cast_signed()));
-        let (step, value) = (Step(self.large()), self.metric());
-        MissedRung { step, value, bar, kept: self.number(), seen: self.number() }
-    }
-
-    fn sweep(&mut self) -> Sweep {
-        let rung = |random: &mut Self| (0..random.below(4)).map(|_| (JobId(random.large()), random.metric())).collect();
-        let rungs = (0..self.below(4)).map(|number| (number, rung(self))).collect();
-        let spec = self.maybe(Self::sweep_spec);
-        let rules = spec.as_ref().map_or_else(|| self.rules(), |spec| spec.rules.clone());
-        Sweep { id: SweepId(JobId(self.large())), jobs: self.number(), spec: spec.map(Arc::new), rules, rungs }
     }
 
     fn stops(&mut self) -> [StopReason; 9] {
@@ -325,6 +293,7 @@ impl Examples {
             Event::SweepSubmitted(Arc::new(self.sweep_spec())),
             Event::SweepCancelRequested { sweep: SweepId(job), by: by.clone() },
             Event::MetricReported { job, attempt, step: Step(self.large()), value: self.metric() },
+            Event::ChangeRequested { job, changes: self.changes(), by: by.clone() },
             Event::CancelRequested { job, by },
             Event::ShareStarted { job, attempt, node },
             Event::CheckpointCommitted { job, attempt, step: Step(self.large()) },
@@ -376,6 +345,7 @@ impl Examples {
             Fate::RequeuesExhausted { requeues: self.number() },
             Fate::BudgetSpent { spent: self.money(), budget: self.money() },
             Fate::EarlyStop(self.missed()),
+            Fate::DependencyFailed(self.dependency()),
         ];
         decisions.extend(self.rights().map(|right| self.claim_decision(job, right)));
         decisions.extend(fates.map(|fate| Decision::End { job, fate }));
@@ -456,6 +426,9 @@ impl Examples {
             kept: self.maybe(Self::kept),
             rollback: self.maybe(Self::rollback),
             is_cancelled: self.below(2) == 0,
+            is_held: self.below(2) == 0,
+            after: (0..self.below(3)).map(|_| self.dependency()).collect(),
+            broken: self.maybe(Self::dependency),
             sweep: self.maybe(|random| SweepId(JobId(random.large()))),
             account: Account { spent: self.money(), metered_to: self.time() },
         }

@@ -29,6 +29,8 @@ const SEEDS: u64 = 50;
 const FIXTURE: &str = include_str!("../../../tests/fixtures/journal_v1.txt");
 /// The fixture's path. A test run that finds the file empty writes it, once.
 const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/journal_v1.txt");
+/// Bodies of version 1 from before jobs could be held or come after others.
+const FIXTURE_BEFORE_HOLDS: &str = include_str!("../../../tests/fixtures/journal_v1_before_holds.txt");
 /// Bodies of version 1 from before epochs were recorded.
 const FIXTURE_BEFORE_EPOCHS: &str = include_str!("../../../tests/fixtures/journal_v1_before_epochs.txt");
 /// Bodies of version 1 from when each job of a sweep had its own specification.
@@ -68,6 +70,7 @@ fn kind(entry: &Entry) -> &'static str {
             Event::SweepCancelRequested { .. } => "sweep cancel requested",
             Event::MetricReported { .. } => "metric reported",
             Event::CancelRequested { .. } => "cancel requested",
+            Event::ChangeRequested { .. } => "change requested",
             Event::ShareStarted { .. } => "share started",
             Event::ShareEnded { end, .. } => match end {
                 ShareEnd::Succeeded => "succeeded",
@@ -109,6 +112,7 @@ fn kind(entry: &Entry) -> &'static str {
                 Fate::RequeuesExhausted { .. } => "end: requeues exhausted",
                 Fate::BudgetSpent { .. } => "end: budget spent",
                 Fate::EarlyStop(_) => "end: early stop",
+                Fate::DependencyFailed(_) => "end: dependency failed",
             },
         },
     }
@@ -143,7 +147,9 @@ fn requeue_kind(reason: RequeueReason) -> &'static str {
 }
 
 /// The number of names that [`kind`] has.
-const KINDS: usize = 63;
+const KINDS: usize = 65;
+/// That number before jobs could be held or come after others.
+const KINDS_BEFORE_HOLDS: usize = 63;
 /// That number before sweeps were grids, and before a platform failure was no fault of a job.
 const KINDS_BEFORE_GRIDS: usize = 59;
 /// That number before epochs were recorded.
@@ -208,6 +214,15 @@ fn read_fixture(fixture: &str) -> (usize, Snapshot) {
     let entries: Vec<Entry> = bodies.iter().map(|body| decode_entry(body.as_bytes()).expect("it reads")).collect();
     let kinds: std::collections::BTreeSet<&str> = entries.iter().map(kind).collect();
     (kinds.len(), decode_snapshot(last.as_bytes()).expect("it reads"))
+}
+
+/// Proves A-9: bodies from before holds and dependencies are readable and have none of them.
+#[test]
+fn bodies_from_before_holds_stay_readable() {
+    let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_HOLDS);
+    assert_eq!(kinds, KINDS_BEFORE_HOLDS);
+    let is_free = |job: &Job| !job.is_held_back() && job.spec.after.is_empty() && job.spec.origin.is_none();
+    assert!(!snapshot.jobs.is_empty() && snapshot.jobs.iter().all(is_free));
 }
 
 /// Proves A-9: bodies from before sweeps and budgets are readable and have none of them.

@@ -1,0 +1,150 @@
+//! `exec` and `attach`: a command in the environment of a job that runs on this machine.
+//!
+//! The command replaces this process, so it has this terminal: signals, job control and the exit code are its own. It
+//! has the environment and the folder of one of the job's ranks, and joins the rank's control group. It is thus known
+//! as the job's, and ends with the job's attempt.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use gangline_api as api;
+
+use crate::client::Client;
+use crate::failure::Failure;
+
+/// The most bytes of a process's environment: Linux allows less by default.
+const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
+/// The shell of a rank's environment that names none.
+const SHELL_DEFAULT: &str = "/bin/sh";
+
+/// Which job, and the command.
+#[derive(Args, Debug)]
+pub(crate) struct ExecArgs {
+    /// The job's id, as job-3 or 3
+    job: String,
+    /// The global rank whose environment, folder and devices the command gets
+    #[arg(long, default_value_t = 0)]
+    rank: u32,
+    /// The command
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Which job.
+#[derive(Args, Debug)]
+pub(crate) struct AttachArgs {
+    /// The job's id, as job-3 or 3
+    job: String,
+    /// The global rank whose environment, folder and devices the shell gets
+    #[arg(long, default_value_t = 0)]
+    rank: u32,
+}
+
+/// Becomes the command.
+pub(crate) fn exec(client: &Client, args: &ExecArgs) -> Result<std::convert::Infallible, Failure> {
+    let rank = Rank::find(&client.job(&args.job)?, args.rank)?;
+    become_command(&rank, &args.command)
+}
+
+/// Becomes a shell.
+pub(crate) fn attach(client: &Client, args: &AttachArgs) -> Result<std::convert::Infallible, Failure> {
+    let rank = Rank::find(&client.job(&args.job)?, args.rank)?;
+    become_command(&rank, &[rank.shell()])
+}
+
+/// Becomes a command in the environment of a job's first rank.
+pub(crate) fn exec_in(job: &api::Job, command: &[OsString]) -> Result<std::convert::Infallible, Failure> {
+    let rank = Rank::find(job, 0)?;
+    if command.is_empty() { become_command(&rank, &[rank.shell()]) } else { become_command(&rank, command) }
+}
+
+/// A rank that runs on this machine.
+struct Rank {
+    pid: u32,
+    environment: Vec<(OsString, OsString)>,
+    folder: PathBuf,
+}
+
+impl Rank {
+    fn find(job: &api::Job, rank: u32) -> Result<Rank, Failure> {
+        let (id, live) = (&job.id, job.attempts.last().filter(|attempt| attempt.ended_at.is_none()));
+        let Some(attempt) = live.filter(|_| job.state == api::JobState::Running) else {
+            let message = format!("{id} is {}: a command runs only beside a running job's ranks", job.state.name());
+            return Err(Failure::local(message, format!("gangline explain {id} says what it does")));
+        };
+        let shares = attempt.shares.iter().flat_map(|share| share.ranks.iter().map(move |found| (share, found)));
+        let Some((share, found)) = shares.into_iter().find(|(_, found)| found.rank == rank) else {
+            return Err(Failure::local(
+                format!("{id} has no rank {rank}"),
+                format!("gangline show {id} lists its ranks"),
+            ));
+        };
+        let Some(pid) = found.pid else {
+            let hint = format!("gangline logs {id} --rank {rank} shows what it printed");
+            return Err(Failure::local(format!("rank {rank} of {id} has no running process"), hint));
+        };
+        let own = [("GANGLINE_JOB_ID", id.clone()), ("GANGLINE_ATTEMPT", attempt.number.to_string())];
+        let elsewhere = || elsewhere(id, rank, &share.node);
+        let environment = environment_of(pid).ok_or_else(elsewhere)?;
+        let has = |(name, value): &(&str, String)| {
+            environment.iter().any(|(own, is)| own == name && is.as_bytes() == value.as_bytes())
+        };
+        if !own.iter().all(has) {
+            return Err(elsewhere());
+        }
+        let folder = fs::read_link(format!("/proc/{pid}/cwd")).map_err(|_| elsewhere())?;
+        Ok(Rank { pid, environment, folder })
+    }
+
+    fn shell(&self) -> OsString {
+        let named = self.environment.iter().find(|(name, value)| name == "SHELL" && Path::new(value).is_absolute());
+        named.map_or_else(|| SHELL_DEFAULT.into(), |(_, value)| value.clone())
+    }
+}
+
+fn elsewhere(id: &str, rank: u32, node: &str) -> Failure {
+    let message = format!("rank {rank} of {id} runs on node {node}, and not as a process of yours on this machine");
+    let hint =
+        "run this there as the user who runs gangline up; under Slurm: srun --jobid=ALLOCATION --overlap --pty bash";
+    Failure::local(message, hint)
+}
+
+/// Returns the environment with which a process was started; none if this user may not read it.
+fn environment_of(pid: u32) -> Option<Vec<(OsString, OsString)>> {
+    let mut bytes = Vec::new();
+    fs::File::open(format!("/proc/{pid}/environ")).ok()?.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let variable = |entry: &[u8]| {
+        let equals = entry.iter().position(|byte| *byte == b'=')?;
+        Some((OsString::from_vec(entry[..equals].to_vec()), OsString::from_vec(entry[equals + 1..].to_vec())))
+    };
+    Some(bytes.split(|byte| *byte == 0).filter_map(variable).collect())
+}
+
+fn become_command(rank: &Rank, command: &[OsString]) -> Result<std::convert::Infallible, Failure> {
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(Failure::local("no command is given", "write it after --"));
+    };
+    join_control_group(rank.pid);
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().envs(rank.environment.iter().map(|(name, value)| (name, value)));
+    // The terminal is this one, not the one in which the control plane was started.
+    command.envs(std::env::var_os("TERM").map(|term| (OsStr::new("TERM"), term)));
+    let error = command.current_dir(&rank.folder).exec();
+    let message = format!("{} can't be started in {}: {error}", Path::new(program).display(), rank.folder.display());
+    Err(Failure::local(message, "the command is looked up in the job's PATH"))
+}
+
+/// Joins a process's control group where that is allowed, so that the job's limits hold for the command too.
+fn join_control_group(pid: u32) {
+    let Ok(groups) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return };
+    let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return };
+    let file = Path::new("/sys/fs/cgroup").join(group).join("cgroup.procs");
+    // Without the right to do so it stays in its own group; its environment still tells whose it is.
+    let _ = fs::write(file, std::process::id().to_string());
+}

@@ -1,0 +1,149 @@
+//! Holds, changes, dependencies and resumptions: through the journal, a restart, and the records.
+
+use std::time::Duration;
+
+use gangline_api::{self as api, JobState};
+use gangline_base::{Dependency, EndCondition, JobId, JobSpec, Priority, QueueName, Submitter};
+use gangline_execution::protocol::Outcome;
+use gangline_orchestration::{Fate, JobChange, Refusal};
+
+use super::super::Error;
+use super::super::handle::Request;
+use super::{Supervisor, World, spec};
+
+fn change(world: &mut World, job: u64, changes: &[JobChange]) -> Result<api::ChangeAnswer, Error> {
+    let (job, changes) = (JobId(job), changes.to_vec());
+    world.ask(|reply| Request::Change { job, changes, by: Submitter("bob".to_owned()), reply })
+}
+
+fn resume(world: &mut World, job: u64, changes: &[JobChange]) -> Result<api::Submitted, Error> {
+    let (job, changes) = (JobId(job), changes.to_vec());
+    world.ask(|reply| Request::Resume { job, changes, by: Submitter("bob".to_owned()), reply })
+}
+
+fn after(job: u64, condition: EndCondition) -> JobSpec {
+    JobSpec { after: [Dependency { job: JobId(job), condition }].into(), ..spec("later", 1, 1) }
+}
+
+fn submit(world: &mut World, spec: JobSpec) -> Result<api::Answer, Error> {
+    world.ask(|reply| Request::Submit { spec: Box::new(spec), reply })
+}
+
+/// Runs what was just placed to this end.
+fn ends(world: &mut World, outcome: &Outcome) {
+    let now = world.now;
+    for spec in world.launch() {
+        let mut supervisor = Supervisor::new(&spec, now);
+        supervisor.runs(now).tell(world);
+        supervisor.ends(now, outcome.clone()).tell(world);
+    }
+}
+
+fn summary(world: &mut World, job: u64) -> api::Explanation {
+    world.ask(|reply| Request::Explain { job: JobId(job), reply }).expect("it is live")
+}
+
+#[test]
+fn a_hold_outlasts_a_restart_and_is_made_once() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("a", 1, 1));
+    world.submit(spec("b", 1, 1));
+    assert_eq!(change(&mut world, 2, &[JobChange::Hold]).expect("it waits").changed, ["held"]);
+    let entries = world.health().journal_entries;
+    assert_eq!(change(&mut world, 2, &[JobChange::Hold]).expect("it waits").changed, [] as [&str; 0]);
+    assert_eq!(world.health().journal_entries, entries, "nothing changed, so nothing is journaled");
+    world.crash_and_restart();
+    assert_eq!(summary(&mut world, 2).blocker, Some(api::Blocker::Held));
+    ends(&mut world, &Outcome::Succeeded);
+    assert_eq!(world.launches(), [], "a held job doesn't start");
+    change(&mut world, 2, &[JobChange::Release]).expect("it waits");
+    assert_eq!(world.launch().len(), 1);
+    let history: Vec<String> = world.show(JobId(2)).history.into_iter().map(|line| line.text).collect();
+    assert_eq!(history[..3], ["submitted by ada", "held by bob", "released by bob"]);
+    assert!(history[3].starts_with("attempt 1 placed"), "{history:?}");
+}
+
+#[test]
+fn changes_reach_the_record_and_a_running_job_is_refused() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("a", 1, 1));
+    world.submit(spec("b", 1, 1));
+    let queue = QueueName::new("other").expect("a name");
+    let limit = Some(Duration::from_secs(60));
+    let changes = [JobChange::Priority(Priority::HIGH), JobChange::Queue(queue), JobChange::TimeLimit(limit)];
+    let answer = change(&mut world, 2, &changes).expect("it waits");
+    assert_eq!(answer.changed, ["priority set to 750", "queue set to other", "time limit set to 60 s"]);
+    let shown = world.show(JobId(2));
+    assert_eq!((shown.priority, shown.queue.as_str()), (750, "other"));
+    assert_eq!(change(&mut world, 1, &[JobChange::Hold]), Err(Error::Refused(Refusal::NotWaiting(JobId(1)))));
+    assert_eq!(change(&mut world, 7, &[JobChange::Hold]), Err(Error::NoJob(JobId(7))));
+    let before = world.state();
+    world.crash_and_restart();
+    assert_eq!(world.state(), before);
+}
+
+#[test]
+fn a_job_follows_the_one_it_comes_after() {
+    let mut world = World::new(&[("n1", 2)]);
+    world.submit(spec("a", 1, 1));
+    submit(&mut world, after(1, EndCondition::Success)).expect("job 1 is live");
+    submit(&mut world, after(1, EndCondition::Failure)).expect("job 1 is live");
+    assert_eq!(summary(&mut world, 2).summary, "waits for job-1 to succeed");
+    assert_eq!(summary(&mut world, 3).summary, "waits for job-1 to fail");
+    world.crash_and_restart();
+    ends(&mut world, &Outcome::Succeeded);
+    let cancelled = world.show(JobId(3));
+    assert_eq!(cancelled.state, JobState::Cancelled);
+    assert_eq!(cancelled.because, "job-1 succeeded, and it was to run only if job-1 failed");
+    assert_eq!(world.launch().len(), 1, "job 2 starts");
+}
+
+#[test]
+fn dependencies_on_ended_jobs_are_settled_at_once() {
+    let mut world = World::new(&[("n1", 2)]);
+    world.submit(spec("a", 1, 1));
+    ends(&mut world, &Outcome::Succeeded);
+    submit(&mut world, after(1, EndCondition::Success)).expect("job 1 succeeded");
+    assert_eq!(world.launch().len(), 1, "nothing is left to wait for");
+    let failed = Fate::DependencyFailed(Dependency { job: JobId(1), condition: EndCondition::Failure });
+    assert_eq!(submit(&mut world, after(1, EndCondition::Failure)), Err(Error::DependencyFailed(failed)));
+    assert_eq!(submit(&mut world, after(9, EndCondition::Any)), Err(Error::NoJob(JobId(9))));
+    let dry = world.ask(|reply| Request::DryRun { spec: Box::new(after(2, EndCondition::Any)), reply });
+    assert!(matches!(dry, Ok(api::DryRun::WouldWait { .. })), "{dry:?}");
+}
+
+/// Proves A-14 for resumptions: the work goes on under a new id and from the same checkpoints, and the ended job
+/// stays as it was.
+#[test]
+fn a_resumed_job_is_a_new_one_with_the_same_program_and_checkpoints() {
+    let mut world = World::new(&[("n1", 1)]);
+    let mut original = spec("a", 1, 1);
+    original.program.envs.insert("LR".to_owned(), "3e-4".to_owned());
+    original.time_limit = Some(Duration::from_secs(3_600));
+    world.submit(original);
+    assert_eq!(resume(&mut world, 1, &[]), Err(Error::NotEnded(JobId(1))));
+    assert_eq!(resume(&mut world, 5, &[]), Err(Error::NoJob(JobId(5))));
+    let original = world.actor().engine.job(JobId(1)).expect("it runs").spec.clone();
+    let placed = world.launch().remove(0);
+    world.cancel(JobId(1)).expect("it is live");
+    let now = world.now;
+    Supervisor::new(&placed, now).ends(now, Outcome::Stopped).tell(&mut world);
+    let ended = world.stored(JobId(1));
+    let longer = [JobChange::TimeLimit(Some(Duration::from_secs(7_200)))];
+    assert_eq!(resume(&mut world, 1, &longer).expect("it has ended").job, "job-2");
+    let resumed = world.actor().engine.job(JobId(2)).expect("it is live").spec.clone();
+    let expected = JobSpec {
+        checkpoint: gangline_base::CheckpointPolicy {
+            path: resumed.checkpoint.path.clone(),
+            ..original.checkpoint.clone()
+        },
+        time_limit: Some(Duration::from_secs(7_200)),
+        origin: Some(JobId(1)),
+        submitter: Submitter("bob".to_owned()),
+        ..(*original).clone()
+    };
+    assert_eq!(*resumed, expected);
+    assert_eq!(world.launch()[0].checkpoint_dir, placed.checkpoint_dir);
+    assert_eq!(world.stored(JobId(1)), ended, "the ended job stays as it was");
+    assert_eq!(world.show(JobId(2)).origin.as_deref(), Some("job-1"));
+}

@@ -1,0 +1,32 @@
+//! The specification of an ended job, put together again from its record.
+
+use gangline_base::{JobSpec, Priority, QueueName, Submitter};
+
+use super::record::JobRecord;
+use crate::codec::Error;
+
+impl JobRecord {
+    /// Returns the specification with which the job was submitted, with the changes that were made to it since; none
+    /// for a job submitted to an earlier release, which did not keep it. For a job of a sweep, the values of its point
+    /// are in its environment.
+    ///
+    /// # Errors
+    /// [`Error`] if the record has a value that no specification has.
+    pub fn resumable(&self) -> Result<Option<JobSpec>, Error> {
+        let of_sweep = || self.shared.as_ref().and_then(|sweep| sweep.spec());
+        let Some(stored) = self.spec.as_deref().or_else(of_sweep) else { return Ok(None) };
+        let mut spec = JobSpec::try_from(stored.clone())?;
+        let program = self.program();
+        spec.name.clone_from(&self.name);
+        spec.queue = QueueName::new(&self.queue).map_err(|_| Error::Impossible("queue"))?;
+        spec.priority = Priority::new(self.priority).ok_or(Error::Impossible("priority"))?;
+        program.run.clone_into(&mut spec.program.run);
+        program.workdir.clone_into(&mut spec.program.workdir);
+        spec.checkpoint.path = program.checkpoint_path.map(str::to_owned);
+        spec.submitter = Submitter(self.submitter.clone());
+        let parameters = self.sweep_parameters().into_iter();
+        spec.program.envs.extend(parameters.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        spec.after.clear();
+        Ok(Some(spec))
+    }
+}
