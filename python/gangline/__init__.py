@@ -15,6 +15,7 @@ from ._loading import Loaded
 from ._native import __version__
 from ._per_rank import PerRank
 from ._random import rng_state, set_rng_state
+from ._report import StopRequest, phase, report, stop_requested
 from ._retention import Keep
 from ._store import Reader, Save, Store
 from .errors import (
@@ -74,6 +75,7 @@ __all__ = [
     "SaveFailedWarning",
     "Saved",
     "SkippedWarning",
+    "StopRequest",
     "Store",
     "Superseded",
     "TensorInfo",
@@ -81,6 +83,9 @@ __all__ = [
     "Unreachable",
     "VerifyReport",
     "__version__",
+    "phase",
+    "report",
     "rng_state",
     "set_rng_state",
+    "stop_requested",
 ]

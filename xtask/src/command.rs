@@ -6,13 +6,13 @@ use std::process::Command;
 use anyhow::Context as _;
 
 /// The profile of everything that is built to be linted or tested. Benchmarks and what ships take release.
-pub(crate) const PROFILE: &str = "ci";
+pub const PROFILE: &str = "ci";
 
 /// The workspace's root: the nearest folder upwards whose Cargo.toml has a `[workspace]`.
 ///
 /// # Errors
 /// Outside the workspace.
-pub(crate) fn root() -> anyhow::Result<PathBuf> {
+pub fn root() -> anyhow::Result<PathBuf> {
     let here = std::env::current_dir().context("find the current folder")?;
     let is_root = |folder: &&Path| {
         std::fs::read_to_string(folder.join("Cargo.toml")).is_ok_and(|text| text.starts_with("[workspace]"))
@@ -22,33 +22,33 @@ pub(crate) fn root() -> anyhow::Result<PathBuf> {
 }
 
 /// The cargo that runs us, so that nested calls use the same toolchain.
-pub(crate) fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
+pub fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments);
     command
 }
 
 /// Git, whoever owns the checkout: on a CI machine that is often somebody else.
-pub(crate) fn git() -> Command {
+pub fn git() -> Command {
     let mut git = Command::new("git");
     git.args(["-c", "safe.directory=*"]);
     git
 }
 
 /// The commit that runs, marked if the tree has changed since.
-pub(crate) fn commit() -> String {
+pub fn commit() -> String {
     let described = output(git().args(["describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]));
     described.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
 /// What else the machine does: its load averages over 1, 5 and 15 minutes.
-pub(crate) fn load_averages() -> String {
+pub fn load_averages() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
 /// A command line as one would type it; arguments with spaces are quoted.
-pub(crate) fn line(command: &Command) -> String {
+pub fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     let words = std::iter::once(program).chain(command.get_args()).map(|word| word.to_string_lossy());
     let quoted = words.map(|word| if word.contains(char::is_whitespace) { format!("'{word}'") } else { word.into() });
@@ -59,7 +59,7 @@ pub(crate) fn line(command: &Command) -> String {
 ///
 /// # Errors
 /// When it can't be started or fails.
-pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
+pub fn run(command: &mut Command) -> anyhow::Result<()> {
     eprintln!("$ {}", line(command));
     let status = command.status().with_context(|| format!("start `{}`", line(command)))?;
     anyhow::ensure!(status.success(), "`{}` failed: {status}", line(command));
@@ -70,7 +70,7 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When it can't be started.
-pub(crate) fn succeeds(command: &mut Command) -> anyhow::Result<bool> {
+pub fn succeeds(command: &mut Command) -> anyhow::Result<bool> {
     eprintln!("$ {}", line(command));
     let status = command.status().with_context(|| format!("start `{}`", line(command)))?;
     Ok(status.success())
@@ -80,7 +80,7 @@ pub(crate) fn succeeds(command: &mut Command) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// When it can't be started or fails.
-pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
+pub fn output(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("start `{}`", line(command)))?;
     let errors = String::from_utf8_lossy(&output.stderr);
     anyhow::ensure!(output.status.success(), "`{}` failed: {}: {}", line(command), output.status, errors.trim());

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use crate::command::run;
 
 /// An environment (Python's `venv`) that packages are installed into.
-pub(crate) struct Environment {
+pub struct Environment {
     folder: PathBuf,
 }
 
@@ -19,7 +19,7 @@ pub(crate) struct Environment {
 ///
 /// # Errors
 /// Outside the file system.
-pub(crate) fn target() -> anyhow::Result<PathBuf> {
+pub fn target() -> anyhow::Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     std::path::absolute(target).context("find the target folder")
 }
@@ -29,7 +29,7 @@ impl Environment {
     ///
     /// # Errors
     /// When Python can't make it.
-    pub(crate) fn open(target: &Path, name: &str) -> anyhow::Result<Environment> {
+    pub fn open(target: &Path, name: &str) -> anyhow::Result<Environment> {
         let environment = Environment { folder: target.join(name) };
         if !environment.programs().join("pip").exists() {
             run(Command::new("python3").args(["-m", "venv"]).arg(&environment.folder))?;
@@ -38,12 +38,12 @@ impl Environment {
     }
 
     /// Where its programs are.
-    pub(crate) fn programs(&self) -> PathBuf {
+    pub fn programs(&self) -> PathBuf {
         self.folder.join("bin")
     }
 
     /// Its Python.
-    pub(crate) fn python(&self) -> Command {
+    pub fn python(&self) -> Command {
         Command::new(self.programs().join("python"))
     }
 
@@ -51,7 +51,7 @@ impl Environment {
     ///
     /// # Errors
     /// When pip fails, naming its command line.
-    pub(crate) fn install(&self, purpose: &str, packages: &[&str]) -> anyhow::Result<()> {
+    pub fn install(&self, purpose: &str, packages: &[&str]) -> anyhow::Result<()> {
         let (ready, wanted) = (self.folder.join(format!("has-{purpose}")), packages.join("\n"));
         if std::fs::read_to_string(&ready).is_ok_and(|has| has == wanted) {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | deny |
 //! fuzz | python | wheels | soak | bench`.
 //!
-//! Everything but benchmarks and what ships is built in the ci profile, so that dependencies are compiled once for building, linting and testing.
+//! What they share with the benchmarks is the library. Everything but benchmarks and what ships is built in the ci profile, so that dependencies are compiled once for building, linting and testing.
 //! All results go into cargo's target folder; only `bench NAME --write` writes into the tree, a page of docs/benchmarks.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "these are command-line tools: output is their purpose")]
 
@@ -9,15 +9,10 @@ mod bench;
 #[path = "../../crates/diagnosis/tests/bundle/mod.rs"]
 mod bundle;
 mod ci;
-mod command;
 mod deny;
 mod emulated;
-mod environment;
 mod fuzz;
-#[cfg(any(feature = "recovery", feature = "soak"))]
-mod moment;
-#[cfg(any(feature = "recovery", feature = "soak"))]
-mod processes;
+mod programs;
 mod python;
 mod soak;
 mod test_command;
@@ -29,6 +24,7 @@ mod wheels;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use xtask::{command, environment, wheel};
 
 /// Gangline's project commands.
 #[derive(Parser)]
@@ -48,6 +44,9 @@ enum Command {
         #[arg(last = true)]
         filters: Vec<String>,
     },
+    /// One part of the gate, alone: the gate runs parts beside each other so.
+    #[command(hide = true)]
+    Part { name: String },
     /// Under a minute when warm: format, tidy, clippy, the tests of the pure crates.
     Quick,
     /// Checks the rules of STYLE.md that a program can check.
@@ -85,7 +84,7 @@ enum Command {
 
 /// Ends with 0 if all was well, 1 if not, and 2 if that couldn't be found out.
 fn main() -> ExitCode {
-    match fuzz::compile().and_then(|()| run(Arguments::parse().command)) {
+    match fuzz::compile().and_then(|()| python::build_for_maturin()).and_then(|()| run(Arguments::parse().command)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -101,6 +100,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
     match command {
         Command::Ci(options) => ci::ci(&options),
         Command::Test { filters } => test_command::test(&filters, tools::is_ci()),
+        Command::Part { name } => ci::part(&name),
         Command::Quick => ci::quick(),
         Command::Tidy => tidy(),
         Command::Deny => deny::deny(),

@@ -1,20 +1,30 @@
 //! `python`: the wheel of the Python package, and its tests in an environment of their own below the target folder.
 
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::command::{PROFILE, run, succeeds};
+use crate::command::{PROFILE, succeeds};
 use crate::environment::{self, Environment};
 use crate::test_command;
+use crate::wheel::{self, MATURIN, RELEASE, TORCH};
 
-/// The profile of the wheel that ships.
-const RELEASE: &str = "release";
-/// What builds the wheel.
-pub(crate) const MATURIN: &str = "maturin>=1.9.4,<2";
-/// PyTorch, pinned since its checkpoint plug-ins change with it.
-pub(crate) const TORCH: &str = "torch==2.15.0";
+/// Says which cargo this program stands in for.
+const CARGO_OF_MATURIN: &str = "XTASK_CARGO_OF_MATURIN";
+/// What maturin's `cargo rustc` becomes: the libraries of the whole workspace, of which the package's is the one that isn't there yet.
+const WORKSPACE: [&str; 8] = [
+    "build",
+    "--workspace",
+    "--lib",
+    "--quiet",
+    "--locked",
+    "--profile",
+    PROFILE,
+    "--message-format=json-render-diagnostics",
+];
 /// What the tests run against.
 const PACKAGES: [&str; 11] = [
     MATURIN,
@@ -49,10 +59,10 @@ pub(crate) fn python(is_wheel_only: bool, filters: &[String]) -> anyhow::Result<
     let target = environment::target()?;
     let environment = environment()?;
     if is_wheel_only {
-        eprintln!("{}", wheel(&target, &environment, RELEASE)?.display());
+        eprintln!("{}", wheel::build(&target, &environment, RELEASE, &[])?.display());
         return Ok(true);
     }
-    install(&environment, &wheel(&target, &environment, PROFILE)?)?;
+    wheel::install(&environment, &wheel_of_tests(&target, &environment)?)?;
     let mut tests = Command::new(environment.programs().join("pytest"));
     tests.args(["--config-file", "python/pyproject.toml", "-p", "no:cacheprovider", "python/tests"]);
     // A process for each processor, and few where there are many: each imports PyTorch.
@@ -66,56 +76,23 @@ pub(crate) fn python(is_wheel_only: bool, filters: &[String]) -> anyhow::Result<
     succeeds(tests.env("PYTHONPYCACHEPREFIX", target.join("python-compiled")))
 }
 
-/// Builds the wheel that ships with the environment's maturin, and installs it there.
-///
-/// # Errors
-/// When it doesn't build.
-#[cfg(feature = "bench")]
-pub(crate) fn install_wheel(target: &Path, environment: &Environment) -> anyhow::Result<()> {
-    install(environment, &wheel(target, environment, RELEASE)?)
+/// The wheel of what the tests compiled: cargo would compile half of it once more for the package alone, which asks for fewer features
+/// of others' code. Maturin calls this program in cargo's place.
+fn wheel_of_tests(target: &Path, environment: &Environment) -> anyhow::Result<PathBuf> {
+    let us = std::env::current_exe().context("find this program")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    wheel::build(target, environment, PROFILE, &[("CARGO", us.as_os_str()), (CARGO_OF_MATURIN, &cargo)])
 }
 
-fn install(environment: &Environment, wheel: &Path) -> anyhow::Result<()> {
-    let install = ["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"];
-    run(environment.python().args(install).arg(wheel))
-}
-
-/// Builds the wheel into an empty folder.
-fn wheel(target: &Path, environment: &Environment, profile: &str) -> anyhow::Result<PathBuf> {
-    let wheels = target.join("wheels");
-    if wheels.exists() {
-        std::fs::remove_dir_all(&wheels).context("clear the folder of wheels")?;
-    }
-    let programs = environment.programs();
-    let mut build = Command::new(programs.join("maturin"));
-    build.args(["build", "--profile", profile, "--locked", "--quiet", "--manifest-path", "python/Cargo.toml"]);
-    build.arg("--interpreter").arg(programs.join("python")).arg("--out").arg(&wheels);
-    run(build.env("CARGO_TARGET_DIR", target))?;
-    let entries = std::fs::read_dir(&wheels).context("look for the wheel")?;
-    let names: Vec<String> = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    only_wheel(&names).map(|name| wheels.join(name))
-}
-
-/// The one wheel among these files; it serves every Python from 3.10 on (abi3).
-fn only_wheel(names: &[String]) -> anyhow::Result<&str> {
-    let wheels: Vec<&String> = names.iter().filter(|name| name.ends_with(".whl")).collect();
-    match wheels[..] {
-        [wheel] if wheel.contains("-cp310-abi3-") => Ok(wheel),
-        _ => anyhow::bail!("maturin built {wheels:?}, not one wheel for cp310-abi3"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_wheel_serves_every_python() {
-        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let name = "gangline-0.1.0-cp310-abi3-manylinux_2_34_x86_64.whl";
-        assert_eq!(only_wheel(&names(&[name, "notes.txt"])).unwrap(), name);
-        let error = only_wheel(&names(&["gangline-0.1.0-cp311-cp311-linux_x86_64.whl"])).unwrap_err().to_string();
-        assert!(error.contains("cp311") && error.ends_with("not one wheel for cp310-abi3"), "{error}");
-        assert!(only_wheel(&[]).is_err());
-    }
+/// Stands in for cargo if maturin called this program for that; returns only if not, or if it can't.
+pub(crate) fn build_for_maturin() -> anyhow::Result<()> {
+    let Some(cargo) = std::env::var_os(CARGO_OF_MATURIN) else { return Ok(()) };
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut command = Command::new(cargo);
+    command.env_remove("CARGO").env_remove(CARGO_OF_MATURIN);
+    match arguments.first().and_then(|first| first.to_str()) {
+        Some("rustc") => command.args(WORKSPACE),
+        _ => command.args(arguments),
+    };
+    Err(command.exec()).context("start cargo")
 }

@@ -1,17 +1,19 @@
 //! `test`: sets itself up, runs every test of the workspace, and ends with one line that sums them up.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
+use cargo_metadata::TargetKind;
 
-use crate::command::{self, PROFILE, cargo, run};
+use crate::command::{self, PROFILE, cargo};
 use crate::environment;
+use crate::programs;
 use crate::test_report::TestReport;
 
-/// What judges the plans, and the soak's judgement, are tested with everything else; they are light, as the other benchmarks aren't.
-const JUDGES: &str = "xtask/planning,xtask/soak";
+/// The target of the end-to-end tests, in `tests/`.
+const END_TO_END: &str = "all";
 
 /// Builds the binary that the end-to-end tests run, then runs all tests that the filters let through.
 ///
@@ -23,15 +25,34 @@ pub(crate) fn test(filters: &[String], is_ci: bool) -> anyhow::Result<bool> {
     run_tests(&filters, is_ci)
 }
 
-/// Builds `target/ci/gangline` and the tests in one go: apart, what they share would be compiled twice, because tests
-/// ask for more features of it.
+/// Builds `target/ci/gangline`, the soak and the tests in one go, and returns the program of the end-to-end tests. Apart, what they
+/// share would be compiled twice, because tests ask for more features of it.
 ///
 /// # Errors
 /// When it doesn't build.
-pub(crate) fn build(is_locked: bool) -> anyhow::Result<()> {
-    let mut command =
-        cargo(["build", "--profile", PROFILE, "--workspace", "--bin", "gangline", "--tests", "--features", JUDGES]);
-    run(command.args(is_locked.then_some("--locked")))
+pub(crate) fn build(is_locked: bool) -> anyhow::Result<PathBuf> {
+    let mut command = cargo([
+        "build",
+        "--profile",
+        PROFILE,
+        "--workspace",
+        "--bin",
+        "gangline",
+        "--bin",
+        "gangline-benches",
+        "--tests",
+    ]);
+    programs::built(command.args(is_locked.then_some("--locked")), |target| {
+        target.name == END_TO_END && target.kind.contains(&TargetKind::Test)
+    })
+}
+
+/// Where [`build`] puts the soak.
+///
+/// # Errors
+/// Outside the file system.
+pub(crate) fn soak() -> anyhow::Result<PathBuf> {
+    Ok(environment::target()?.join(PROFILE).join("gangline-benches"))
 }
 
 /// Where [`build`] puts the product's binary.
@@ -48,18 +69,39 @@ pub(crate) fn binary() -> anyhow::Result<PathBuf> {
 /// # Errors
 /// When cargo can't be started.
 pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<bool> {
-    let mut command = cargo(["test", "--profile", PROFILE, "--workspace", "--no-fail-fast", "--features", JUDGES]);
+    let mut command = cargo(["test", "--profile", PROFILE, "--workspace", "--no-fail-fast"]);
     command.args(is_ci.then_some("--locked")).args(["--", "--show-output"]).args(filters).stdout(Stdio::piped());
-    eprintln!("$ {}", command::line(&command));
-    let mut child = command.spawn().context("start cargo test")?;
-    let output = child.stdout.take().context("read the output of cargo test")?;
+    show(&mut command, is_ci)
+}
+
+/// Runs the end-to-end tests by their program, and names the slowest. They wait more than they compute, so twice as many run at a
+/// time as there are processors.
+///
+/// # Errors
+/// When the program can't be started.
+pub(crate) fn run_end_to_end(program: &Path, is_ci: bool) -> anyhow::Result<bool> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) * 2;
+    let mut command = Command::new(program);
+    command.args(["e2e::", "--show-output", "--test-threads", &threads.to_string()]);
+    // Says how long each test took. The harness takes it for unstable, and takes it with this variable only.
+    command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
+    show(command.current_dir("tests").stdout(Stdio::piped()), is_ci)
+}
+
+fn show(command: &mut Command, is_ci: bool) -> anyhow::Result<bool> {
+    eprintln!("$ {}", command::line(command));
+    let mut child = command.spawn().context("start the tests")?;
+    let output = child.stdout.take().context("read the output of the tests")?;
     let report = read(output, std::io::stdout().lock())?;
-    let status = child.wait().context("wait for cargo test")?;
+    let status = child.wait().context("wait for the tests")?;
+    for (name, took) in report.slowest() {
+        println!("slow: {took:>6.1} s  {name}");
+    }
     for skip in report.skips() {
         println!("skipped: {skip}");
     }
     if !status.success() && !report.has_failures() {
-        eprintln!("error: cargo test failed beside the tests: {status}");
+        eprintln!("error: the run failed beside the tests: {status}");
     }
     if is_ci && !report.skips().is_empty() {
         eprintln!("error: in CI a skipped test is a failure");

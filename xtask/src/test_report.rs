@@ -5,6 +5,9 @@
 
 use std::fmt;
 
+/// Tests that are named as the slowest.
+const SLOWEST_SHOWN: usize = 15;
+
 /// The sum so far.
 #[derive(Debug, Default)]
 pub(crate) struct TestReport {
@@ -13,6 +16,8 @@ pub(crate) struct TestReport {
     /// Test and reason.
     skips: Vec<String>,
     ignored: usize,
+    /// Tests with the seconds that they took, where the harness says so.
+    times: Vec<(String, f64)>,
     part: Part,
     current_test: String,
 }
@@ -42,8 +47,18 @@ impl TestReport {
         } else if let Some((name, why)) = ignored(line) {
             self.ignored += 1;
             self.skips.push(format!("{name}: {why}"));
+        } else if let Some(time) = time(line) {
+            self.times.push(time);
         }
         self.part == Part::Running
+    }
+
+    /// The tests that took longest, with their seconds.
+    pub(crate) fn slowest(&self) -> Vec<(&str, f64)> {
+        let mut times: Vec<(&str, f64)> = self.times.iter().map(|(name, took)| (name.as_str(), *took)).collect();
+        times.sort_by(|one, other| other.1.total_cmp(&one.1));
+        times.truncate(SLOWEST_SHOWN);
+        times
     }
 
     /// Tests that didn't run, or ended themselves early, each with its reason.
@@ -71,6 +86,13 @@ impl TestReport {
             }
         }
     }
+}
+
+/// `test NAME ... ok <1.234s>`.
+fn time(line: &str) -> Option<(String, f64)> {
+    let (name, state) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let (_, took) = state.strip_suffix("s>")?.split_once('<')?;
+    Some((name.to_owned(), took.parse().ok()?))
 }
 
 /// `test NAME ... ignored, WHY`.
@@ -143,6 +165,12 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         let (_, shown) = report(OUTPUT);
         assert!(!shown.contains("no GPU") && !shown.contains("successes:"));
         assert!(shown.contains("left is 1") && shown.contains("test d ... FAILED") && shown.ends_with("0.00s"));
+    }
+
+    #[test]
+    fn the_slowest_tests_are_those_that_took_longest() {
+        let (report, _) = report("test a ... ok <0.250s>\ntest b ... FAILED <12.5s>\ntest c ... ok\ntest d ... ok <x>");
+        assert_eq!(report.slowest(), [("b", 12.5), ("a", 0.25)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use crate::command::run;
 use crate::emulated;
 use crate::environment::{self, Environment};
-use crate::python::MATURIN;
+use crate::wheel::MATURIN;
 
 /// What builds and judges.
 const PACKAGES: [&str; 4] = [MATURIN, "ziglang>=0.14", "auditwheel>=6", "numpy>=2,<3"];

@@ -9,6 +9,7 @@ mod error;
 mod exit;
 mod explain;
 mod job;
+mod metric;
 mod node;
 mod submit;
 mod sweep;
@@ -22,6 +23,7 @@ pub use job::{
     Attempt, BucketLine, Checkpoints, Diagnosis, Fault, Gang, Job, JobList, JobState, Point, Price, Progress, Rank,
     Recovery, RecoveryLine, Series, Share, Usage,
 };
+pub use metric::{Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues};
 pub use node::{Drain, Health, Node, NodeList, Queue, QueueList, Slot};
 pub use submit::{
     Answer, CancelAnswer, ChangeAnswer, ChangeRequest, DryRun, LogChunk, ResumeRequest, SubmitRequest, Submitted,

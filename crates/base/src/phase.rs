@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::GpuSeconds;
 
 /// What a rank is doing, as the rank reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Importing, building the model, joining the process group.
@@ -28,6 +28,23 @@ pub enum Phase {
     Checkpoint,
     /// Finished with its work and waiting to exit.
     Done,
+}
+
+impl Phase {
+    /// Returns the name, as ranks report it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Init => "init",
+            Phase::Restore => "restore",
+            Phase::Data => "data",
+            Phase::Compute => "compute",
+            Phase::Communication => "communication",
+            Phase::StragglerWait => "straggler_wait",
+            Phase::Checkpoint => "checkpoint",
+            Phase::Done => "done",
+        }
+    }
 }
 
 /// The category in which a GPU-second is booked; each GPU-second is booked in exactly one.

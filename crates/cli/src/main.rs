@@ -30,6 +30,7 @@ mod retention;
 mod retry;
 mod run;
 mod sbatch;
+mod series;
 mod show;
 mod simulate;
 mod stragglers;
@@ -99,6 +100,8 @@ enum Command {
     Ps(jobs::PsArgs),
     /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost; or a sweep and its jobs
     Show(show::ShowArgs),
+    /// Show what the ranks measured: all metrics of a job, or the curve of one
+    Series(series::SeriesArgs),
     /// Print a rank's log
     Logs(logs::LogsArgs),
     /// Say why a job waits, or runs where it does; with --log, why a run failed
@@ -209,6 +212,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Resume(args) => change::resume(&Client::connect(&global)?, &args, global.json)?,
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
         Command::Show(args) => show::run(&global, &args)?,
+        Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Explain(args) => explain::run(&global, &args)?,
         Command::Cancel(args) => jobs::cancel(&Client::connect(&global)?, &args, global.json)?,

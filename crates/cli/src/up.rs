@@ -16,6 +16,7 @@ use gangline_orchestration::NodeCapacity;
 use gangline_server::{self as server, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits};
 use gangline_specs::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_store::db::{self, Sequence};
+use gangline_telemetry::series;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::warn;
@@ -32,6 +33,8 @@ use crate::{Global, output};
 const LIFE_CHECK: Duration = Duration::from_millis(500);
 /// Name of the configuration file in the data folder.
 const CONFIG_FILE: &str = "gangline.toml";
+/// The folder of the series store in the data folder.
+const SERIES_FOLDER: &str = "series";
 
 /// How to run the control plane.
 #[derive(Args, Clone, Debug, Default)]
@@ -101,6 +104,7 @@ pub(crate) struct Running {
     visits: Visits,
     service: Service,
     reloading: Reloading,
+    series: Option<series::Service>,
     stop_http: oneshot::Sender<()>,
     http: std::thread::JoinHandle<std::io::Result<()>>,
 }
@@ -182,15 +186,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let port = listener.local_addr()?.port();
     let user = options.user.clone();
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
-    // The holder of the folder may replace an earlier socket.
-    let socket = runtime.block_on(async { Socket::bind(&folder) });
-    let (socket, listening) = match socket {
-        Ok(socket) => (Some(socket), listening),
-        Err(error) => {
-            warn!(folder = %folder.display(), %error, "the data folder can hold no socket: everything goes by TLS");
-            (None, listening.with_tls(&folder)?)
-        }
-    };
+    let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
     let url = listening.url(port);
     let certificates = listening.tls.as_ref().map(|tls| tls.certificates());
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
@@ -198,6 +194,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let read = reload::reader(folder.clone(), args.config.clone(), config);
     let reloading = Reloading { read, handle: service.handle() };
+    let (series, series_handle) = start_series(&folder);
     let app = App {
         handle: service.handle(),
         views: service.views(),
@@ -208,9 +205,25 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         hosts,
         at_hand: AtHand::default(),
         read_configuration: reloading.read.clone(),
+        series: series_handle,
     };
     let (stop_http, http) = spawn_server(runtime, doors, app)?;
-    Ok(Running { url, visits, service, reloading, stop_http, http })
+    Ok(Running { url, visits, service, reloading, series, stop_http, http })
+}
+
+/// Makes the folder's socket, whose holder may replace an earlier one; without it everything goes by TLS.
+fn bind_socket(
+    runtime: &tokio::runtime::Runtime,
+    folder: &Path,
+    listening: Listening,
+) -> Result<(Option<Socket>, Listening), Failure> {
+    match runtime.block_on(async { Socket::bind(folder) }) {
+        Ok(socket) => Ok((Some(socket), listening)),
+        Err(error) => {
+            warn!(folder = %folder.display(), %error, "the data folder can hold no socket: everything goes by TLS");
+            Ok((None, listening.with_tls(folder)?))
+        }
+    }
 }
 
 /// Answers requests on a thread of its own until the sender sends or goes.
@@ -267,6 +280,23 @@ impl Running {
             output::tell("the server had ended with an error");
         }
         self.service.stop();
+        self.series.into_iter().for_each(series::Service::stop);
+    }
+}
+
+/// Starts the series store. Without one jobs run, wait and end as they would, so it can't keep a control plane from starting.
+fn start_series(folder: &Path) -> (Option<series::Service>, series::Handle) {
+    let options = series::Options { limits: Default::default(), keep: Default::default(), clock: output::now };
+    match series::Service::start(folder.join(SERIES_FOLDER), options) {
+        Ok(service) => {
+            let handle = service.handle();
+            (Some(service), handle)
+        }
+        Err(error) => {
+            let cause = with_causes(&error);
+            warn!(cause, "metrics can't be stored (docs/errors/G0322.md); everything else goes on");
+            (None, series::Handle::closed(cause))
+        }
     }
 }
 

@@ -20,8 +20,14 @@ pub const COUNT_MAX: u64 = 1 << 53;
 pub const METRICS_MAX: usize = 64;
 /// The metric that has a key of its own.
 pub(crate) const LOSS: &str = "loss";
-/// Stands for a number that JSON can't express; no real metric has this value.
-const NO_NUMBER: f64 = f64::MAX;
+/// The tokens of a step, among the readings.
+const TOKENS: &str = "tokens";
+/// Stand for the numbers that JSON can't express; no real metric is so large. The longest word comes first.
+const STAND_INS: [(&str, &str); 3] = [("-Infinity", "-1.7e308"), ("Infinity", "1.7e308"), ("NaN", "1.5e308")];
+/// From here on, in size, a value stands for an infinity.
+const INFINITE_FROM: f64 = 1.6e308;
+/// From here on a value stands for NaN.
+const NAN_FROM: f64 = 1.4e308;
 
 /// One line of a rank, checked.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,6 +40,8 @@ pub struct RankMessage {
     pub loss: Option<f64>,
     /// The step's metrics by name, including the loss and values that aren't finite.
     pub metrics: BTreeMap<String, MetricValue>,
+    /// The same and the tokens as floating-point numbers, as they were reported.
+    pub readings: Vec<(String, f64)>,
     /// Tokens of the step.
     pub tokens: Option<Tokens>,
     /// A checkpoint that became durable.
@@ -110,16 +118,17 @@ impl RankMessage {
                 bytes: Bytes(bounded("checkpoint.bytes", saved.bytes)?),
             }),
         };
-        let of_loss = wire.loss.map(|loss| (LOSS.to_owned(), loss));
-        let others = wire.metrics.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let reported = |value: f64| MetricValue::from_reported(if value.abs() < NO_NUMBER { value } else { f64::NAN });
-        let metrics = others.take(METRICS_MAX).chain(of_loss).map(|(name, value)| (name, reported(value)));
+        let others = wire.metrics.into_iter().filter_map(|(name, value)| Some((name, meant(value?)))).take(METRICS_MAX);
+        let loss = wire.loss.map(meant);
+        let values: BTreeMap<String, f64> = others.chain(loss.map(|loss| (LOSS.to_owned(), loss))).collect();
+        let tokens = wire.tokens.map(|tokens| bounded("tokens", tokens)).transpose()?.map(Tokens);
         Ok(RankMessage {
-            metrics: metrics.collect(),
+            metrics: values.iter().map(|(name, value)| (name.clone(), MetricValue::from_reported(*value))).collect(),
+            readings: values.into_iter().chain(tokens.map(|tokens| (TOKENS.to_owned(), count(tokens)))).collect(),
             phase: phase.flatten(),
             step: wire.step.map(|step| bounded("step", step)).transpose()?.map(Step),
-            loss: wire.loss.filter(|loss| loss.abs() < NO_NUMBER),
-            tokens: wire.tokens.map(|tokens| bounded("tokens", tokens)).transpose()?.map(Tokens),
+            loss: loss.filter(|loss| loss.is_finite()),
+            tokens,
             checkpoint,
             total_steps: wire.total_steps.map(|steps| bounded("total_steps", steps)).transpose()?.map(Step),
             refused_values,
@@ -135,12 +144,25 @@ fn phase_named(name: &str) -> Option<Phase> {
     serde_json::from_value(serde_json::Value::from(name)).ok()
 }
 
-/// Replaces numbers that JSON doesn't allow by [`NO_NUMBER`]; none if the line has no such number.
+#[expect(clippy::cast_precision_loss, reason = "counts are at most 2^53")]
+fn count(tokens: Tokens) -> f64 {
+    tokens.0 as f64
+}
+
+/// Replaces numbers that JSON doesn't allow by those that stand for them; none if the line has no such number.
 fn without_non_numbers(line: &[u8]) -> Option<String> {
     let text = str::from_utf8(line).ok()?;
-    let stand_in = format!("{NO_NUMBER:e}");
-    let clean = ["-Infinity", "Infinity", "NaN"].iter().fold(text.to_owned(), |text, it| text.replace(it, &stand_in));
+    let clean = STAND_INS.iter().fold(text.to_owned(), |text, (word, stand_in)| text.replace(word, stand_in));
     (clean != text).then_some(clean)
+}
+
+/// Returns the number that a value stands for.
+fn meant(value: f64) -> f64 {
+    match value.abs() {
+        size if size >= INFINITE_FROM => f64::INFINITY.copysign(value),
+        size if size >= NAN_FROM => f64::NAN,
+        _ => value,
+    }
 }
 
 /// An order of a supervisor to a rank.
@@ -220,6 +242,7 @@ mod tests {
             step: Some(Step(7)),
             loss: Some(2.5),
             metrics: [("loss".to_owned(), MetricValue::Nanos(2_500_000_000))].into(),
+            readings: vec![("loss".to_owned(), 2.5), ("tokens".to_owned(), 512.0)],
             tokens: Some(Tokens(512)),
             phase: Some(Phase::Data),
             ..nothing.clone()
@@ -260,6 +283,16 @@ mod tests {
         let many: Vec<String> = (0..METRICS_MAX + 9).map(|number| format!("\"m{number}\":1")).collect();
         let line = format!("{{\"step\":1,\"metrics\":{{{}}}}}", many.join(","));
         assert_eq!(RankMessage::parse(line.as_bytes()).expect("a message").metrics.len(), METRICS_MAX);
+    }
+
+    #[test]
+    fn readings_keep_small_numbers_and_tell_nan_from_the_infinities() {
+        let line = br#"{"step":1,"loss":NaN,"tokens":7,"metrics":{"a":-Infinity,"b":Infinity,"lr":3e-11,"none":null}}"#;
+        let readings = RankMessage::parse(line).expect("a message").readings;
+        let bits: Vec<(&str, u64)> = readings.iter().map(|(name, value)| (name.as_str(), value.to_bits())).collect();
+        let expected =
+            [("a", f64::NEG_INFINITY), ("b", f64::INFINITY), ("loss", f64::NAN), ("lr", 3e-11), ("tokens", 7.0)];
+        assert_eq!(bits, expected.map(|(name, value)| (name, value.to_bits())));
     }
 
     #[test]

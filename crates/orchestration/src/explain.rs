@@ -1,6 +1,7 @@
 //! Why a job is pending, as values.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use gangline_base::{
@@ -9,11 +10,13 @@ use gangline_base::{
 
 use crate::claim::names;
 use crate::engine::Engine;
-use crate::hold::waits_for;
 use crate::queueing::QueueKey;
 use crate::reasons::{Candidate, Reasons};
 use crate::recovery::SparePool;
 use crate::{DomainFit, Refusal, Share};
+
+/// The most dependencies named in one explanation.
+const DEPENDENCIES_NAMED_MAX: usize = 16;
 
 /// Why a job is pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +141,14 @@ pub enum Blocker {
     },
     /// Nothing: it starts with the next decision.
     Nothing,
+}
+
+impl Blocker {
+    /// Returns the blocker of a job that comes after these jobs; none if there are none.
+    pub(crate) fn after(after: &BTreeSet<Dependency>) -> Option<Blocker> {
+        let named: Vec<Dependency> = after.iter().take(DEPENDENCIES_NAMED_MAX).copied().collect();
+        (!named.is_empty()).then(|| Blocker::After { more: after.len() - named.len(), dependencies: named })
+    }
 }
 
 impl fmt::Display for Blocker {
@@ -272,7 +283,7 @@ impl Engine {
         self.admit_job(spec)?;
         let (turn, job) = (self.configuration.order.turn(now, spec, self.estimates.expect(spec)), self.next_job_id());
         let key = QueueKey { priority: Reverse(spec.priority), turn, job };
-        let held_back = waits_for(&spec.after);
+        let held_back = Blocker::after(&spec.after);
         let candidate = Candidate { spec, is_recovering: false, key, not_before: now, sweep: None, held_back };
         let explanation = self.explain_candidate(now, &candidate);
         if explanation.blocker != Blocker::Nothing {

@@ -11,6 +11,7 @@ use tracing::error;
 
 use gangline_control::service;
 use gangline_store::db;
+use gangline_telemetry::series;
 
 /// The most queues named in one hint.
 const QUEUES_NAMED_MAX: usize = 20;
@@ -121,6 +122,22 @@ impl IntoResponse for ApiError {
     }
 }
 
+impl From<series::Error> for ApiError {
+    fn from(error: series::Error) -> Self {
+        let message = gangline_base::with_causes(&error);
+        match error {
+            series::Error::Refused { .. } => ApiError::malformed(message),
+            series::Error::Overloaded => {
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0308", message, "try again in a moment")
+            }
+            _ => {
+                let hint = "look at the folder \"series\" in the data folder and at its disk; jobs and decisions go on without it";
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0322", message, hint)
+            }
+        }
+    }
+}
+
 impl From<service::Error> for ApiError {
     fn from(error: service::Error) -> Self {
         let message = error.to_string();
@@ -195,13 +212,12 @@ fn refused(refusal: &Refusal) -> ApiError {
         Refusal::NotWaiting(_) | Refusal::TooManyDependencies { .. } => cannot_wait_so(refusal, message),
         Refusal::UnknownNode(id) => ApiError::no_node(&id.to_string()),
         Refusal::LostNode(_) => ApiError::new(StatusCode::CONFLICT, "G0312", message, "bring the node back first"),
-        Refusal::Stale { job, .. } => ApiError::job_ended(job),
+        Refusal::Stale { job, .. } | Refusal::MetricNotDue { job, .. } => ApiError::job_ended(job),
         Refusal::NeverFits(fit) => {
             let hint = format!("what would fit: {}", fit.what_would_fit());
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0401", message, hint)
         }
         Refusal::UnknownSweep(id) => ApiError::job_ended(id),
-        Refusal::MetricNotDue { job, .. } => ApiError::job_ended(job),
         Refusal::SweepPoint { because, .. } => {
             let mut error = refused(because);
             error.detail.message = message;

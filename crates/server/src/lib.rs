@@ -11,6 +11,7 @@ mod crowd;
 mod error;
 mod jobs;
 mod logs;
+mod metrics;
 mod nodes;
 mod once;
 mod openapi;
@@ -80,6 +81,8 @@ pub struct App {
     pub at_hand: AtHand,
     /// Reads the configuration file again.
     pub read_configuration: ReadConfiguration,
+    /// The series store.
+    pub series: gangline_telemetry::series::Handle,
 }
 
 /// Builds the router with all routes.
@@ -93,6 +96,8 @@ pub fn router(app: App) -> Router {
         .route("/jobs/{job}/resume", post(jobs::resume))
         .route("/jobs/{job}/explain", get(jobs::explain))
         .route("/jobs/{job}/series", get(jobs::series))
+        .route("/jobs/{job}/metrics", get(metrics::list))
+        .route("/jobs/{job}/metrics/curves", get(metrics::curves))
         .route("/jobs/{job}/logs", get(logs::read))
         .route("/sweeps/{sweep}", get(sweeps::show))
         .route("/sweeps/{sweep}/cancel", post(sweeps::cancel))
@@ -107,6 +112,7 @@ pub fn router(app: App) -> Router {
         .layer(from_fn_with_state(app.clone(), auth::require_user));
     let supervisors = Router::new()
         .route("/supervisors/report", post(supervisors::report))
+        .route("/supervisors/metrics", post(metrics::take))
         .layer(from_fn_with_state(app.clone(), auth::require_attempt));
     let open = Router::new()
         .route("/health", get(nodes::health))

@@ -9,7 +9,7 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{jobs, logs, nodes, reload, sweeps, token};
+use super::{jobs, logs, metrics, nodes, reload, sweeps, token};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -31,6 +31,8 @@ use super::{jobs, logs, nodes, reload, sweeps, token};
         jobs::resume,
         jobs::explain,
         jobs::series,
+        metrics::list,
+        metrics::curves,
         sweeps::show,
         sweeps::cancel,
         logs::read,

@@ -2,4 +2,5 @@
 //!
 //! The crate is effectful, but its room [`stragglers`] is pure: bytes of a trace come in, values go out.
 
+pub mod series;
 pub mod stragglers;

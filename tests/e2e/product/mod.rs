@@ -18,6 +18,7 @@ mod page;
 mod partition;
 mod preemption;
 mod retention;
+mod series;
 mod sweeps;
 mod tls;
 mod upgrade;

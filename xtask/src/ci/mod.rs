@@ -1,11 +1,14 @@
 //! `ci`, the gate, and `quick`, what one runs between two edits.
 
+mod beside;
 mod parts;
 mod steps;
 mod times;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+
+use anyhow::Context as _;
 
 use self::parts::{BUILD, Gate, PARTS, Part};
 use self::steps::Steps;
@@ -44,7 +47,7 @@ pub(crate) fn ci(options: &Options) -> anyhow::Result<bool> {
         if options.repeat.get() > 1 {
             eprintln!("\n==== run {run} of {}", options.repeat);
         }
-        let (mut gate, mut steps) = (Gate::new(options.install || crate::tools::is_ci(), &parts), Steps::default());
+        let (mut gate, mut steps) = (Gate::new(options.install || crate::tools::is_ci(), &parts), Steps::begin());
         parts.iter().for_each(|part| gate.run(part, &mut steps));
         println!("\n{steps}");
         times::keep(&steps)?;
@@ -54,6 +57,16 @@ pub(crate) fn ci(options: &Options) -> anyhow::Result<bool> {
         println!("\n{}", runs.summary());
     }
     Ok(runs.have_passed())
+}
+
+/// Runs one part alone, without what it needs, and keeps nothing; true if it passed.
+///
+/// # Errors
+/// When there is no such part, or the part breaks off.
+pub(crate) fn part(name: &str) -> anyhow::Result<bool> {
+    let parts = chosen(&[name.to_owned()])?;
+    let part = parts.into_iter().find(|part| part.name == name).context("the part is among those chosen")?;
+    part.run_alone()
 }
 
 /// The parts of these names, in the gate's order; all if there are no names.
@@ -114,7 +127,7 @@ impl Runs {
 /// # Errors
 /// None: what goes wrong in a step is printed and fails it.
 pub(crate) fn quick() -> anyhow::Result<bool> {
-    let mut steps = Steps::default();
+    let mut steps = Steps::begin();
     steps.run("format", parts::format);
     steps.run("tidy", crate::tidy);
     steps.run("clippy", || parts::clippy(false));
@@ -154,7 +167,7 @@ mod tests {
     fn runs_that_failed_are_named_and_counted() {
         let mut runs = Runs::default();
         for run in 1..=4 {
-            let mut steps = Steps::default();
+            let mut steps = Steps::begin();
             steps.run("format", || Ok(true));
             steps.run("tests", || Ok(run % 2 == 1));
             runs.add(&steps);

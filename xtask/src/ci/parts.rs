@@ -1,13 +1,15 @@
 //! The parts of the gate, in the order in which they run, each with what it needs of the parts before it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 
+use super::beside::{Beside, Companions, Program};
 use super::steps::Steps;
 use crate::command::{PROFILE, cargo, git, output, succeeds};
-use crate::environment::Environment;
+use crate::environment::{self, Environment};
 use crate::{deny, fuzz, python, soak, test_command, tools};
 
 /// Cargo's answer when the trainer slips into the plain build.
@@ -18,6 +20,8 @@ pub(super) struct Part {
     /// Its name in the table and on the command line.
     pub(super) name: &'static str,
     needs: Need,
+    /// Beside which part it runs, if that one runs too.
+    pub(super) beside: Option<Beside>,
     run: fn(&mut Gate) -> anyhow::Result<bool>,
 }
 
@@ -31,27 +35,37 @@ enum Need {
 
 /// The part that needs Python packages.
 const PYTHON: &str = "python";
+/// The part of the tests that mostly wait: for processes, leases and heartbeats.
+const END_TO_END: &str = "end-to-end";
+/// Gets what the end-to-end tests leave of the processor.
+const BESIDE_TESTS: Option<Beside> = Some(Beside { part: END_TO_END, niceness: "10" });
+/// Waits most of the time, and isn't to wait longer.
+const BESIDE_PYTHON: Option<Beside> = Some(Beside { part: PYTHON, niceness: "0" });
 
 /// The part that others need.
-pub(super) const BUILD: Part =
-    Part { name: "build", needs: Need::Nothing, run: |_| test_command::build(true).map(|()| true) };
+pub(super) const BUILD: Part = Part { name: "build", needs: Need::Nothing, beside: None, run: Gate::build };
 
 /// End-to-end tests, fuzzing and soak take longest and say least about where a fault lies: they come late.
 pub(super) const PARTS: [Part; 14] = [
-    Part { name: "tools", needs: Need::Nothing, run: Gate::tools },
-    Part { name: "format", needs: Need::Nothing, run: |_| format() },
-    Part { name: "tidy", needs: Need::Nothing, run: |_| crate::tidy() },
-    Part { name: "dependencies", needs: Need::Nothing, run: |_| deny::deny() },
-    Part { name: "clippy", needs: Need::Nothing, run: |_| clippy(true) },
+    Part { name: "tools", needs: Need::Nothing, beside: None, run: Gate::tools },
+    Part { name: "format", needs: Need::Nothing, beside: None, run: |_| format() },
+    Part { name: "tidy", needs: Need::Nothing, beside: None, run: |_| crate::tidy() },
+    Part { name: "dependencies", needs: Need::Nothing, beside: None, run: |_| deny::deny() },
+    Part { name: "clippy", needs: Need::Nothing, beside: None, run: |_| clippy(true) },
     BUILD,
-    Part { name: "tests", needs: Need::Build, run: |_| test_command::run_tests(&["--skip", "e2e::"], true) },
-    Part { name: "end-to-end", needs: Need::Build, run: |_| test_command::run_tests(&["e2e::"], true) },
-    Part { name: "fuzz", needs: Need::Build, run: |_| fuzz::fuzz(&fuzz::Options::default()) },
-    Part { name: PYTHON, needs: Need::Nothing, run: Gate::python },
-    Part { name: "soak", needs: Need::Build, run: |_| soak::in_ci() },
-    Part { name: "docs", needs: Need::Nothing, run: |_| docs() },
-    Part { name: "without-demo", needs: Need::Nothing, run: |_| without_demo() },
-    Part { name: "tree-unchanged", needs: Need::Checkout, run: Gate::tree_unchanged },
+    Part {
+        name: "tests",
+        needs: Need::Build,
+        beside: None,
+        run: |_| test_command::run_tests(&["--skip", "e2e::"], true),
+    },
+    Part { name: END_TO_END, needs: Need::Build, beside: None, run: Gate::end_to_end },
+    Part { name: "docs", needs: Need::Nothing, beside: BESIDE_TESTS, run: |_| docs() },
+    Part { name: "without-demo", needs: Need::Nothing, beside: BESIDE_TESTS, run: |_| without_demo() },
+    Part { name: "fuzz", needs: Need::Build, beside: BESIDE_TESTS, run: |_| fuzz::in_ci() },
+    Part { name: PYTHON, needs: Need::Nothing, beside: None, run: Gate::python },
+    Part { name: "soak", needs: Need::Build, beside: BESIDE_PYTHON, run: |_| soak::in_ci() },
+    Part { name: "tree-unchanged", needs: Need::Checkout, beside: None, run: Gate::tree_unchanged },
 ];
 
 impl Part {
@@ -59,11 +73,21 @@ impl Part {
     pub(super) fn needs_build(&self) -> bool {
         self.needs == Need::Build
     }
+
+    /// Runs it in a gate of its own.
+    pub(super) fn run_alone(&'static self) -> anyhow::Result<bool> {
+        (self.run)(&mut Gate::new(crate::tools::is_ci(), &[self]))
+    }
 }
 
 /// One run of the gate: what its parts hand on to each other.
 pub(super) struct Gate {
     may_install: bool,
+    /// Runs parts beside others.
+    program: Program,
+    chosen: Vec<&'static Part>,
+    /// The program of the end-to-end tests, once it is built.
+    end_to_end: Option<PathBuf>,
     /// The working tree before the first part ran.
     before: anyhow::Result<String>,
     /// Whether the part `python` runs later.
@@ -73,18 +97,61 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub(super) fn new(may_install: bool, parts: &[&Part]) -> Gate {
+    pub(super) fn new(may_install: bool, parts: &[&'static Part]) -> Gate {
         let fetches_packages = parts.iter().any(|part| part.name == PYTHON);
-        Gate { may_install, before: tree(), fetches_packages, packages: None }
+        Gate {
+            may_install,
+            program: Program {
+                path: std::env::current_exe().unwrap_or_default(),
+                logs: environment::target().unwrap_or_default(),
+            },
+            chosen: parts.to_vec(),
+            end_to_end: None,
+            before: tree(),
+            fetches_packages,
+            packages: None,
+        }
     }
 
-    /// Runs a part, or skips it and says why.
-    pub(super) fn run(&mut self, part: &Part, steps: &mut Steps) {
-        match (part.needs, &self.before) {
-            (Need::Build, _) if steps.has_failed(BUILD.name) => steps.skip(part.name, "the build failed"),
-            (Need::Checkout, Err(error)) => steps.skip(part.name, &format!("{error:#}")),
-            _ => drop(steps.run(part.name, || (part.run)(self))),
+    /// Runs a part with those beside it, or skips what can't run and says why. A part that runs beside another ran with that one.
+    pub(super) fn run(&mut self, part: &'static Part, steps: &mut Steps) {
+        let is_beside = |part: &Part, other: &str| part.beside.is_some_and(|beside| beside.part == other);
+        if self.chosen.iter().any(|other| is_beside(part, other.name)) {
+            return;
         }
+        let companions = self.chosen.iter().copied().filter(|other| is_beside(other, part.name));
+        let (able, unable): (Vec<&Part>, Vec<&Part>) =
+            companions.partition(|other| self.obstacle(other, steps).is_none());
+        let companions = Companions::start(&self.program, able);
+        match self.obstacle(part, steps) {
+            Some(why) => steps.skip(part.name, &why),
+            None => drop(steps.run(part.name, || (part.run)(self))),
+        }
+        companions.finish(steps);
+        for part in unable {
+            let why = self.obstacle(part, steps).unwrap_or_default();
+            steps.skip(part.name, &why);
+        }
+    }
+
+    /// Why a part can't run.
+    fn obstacle(&self, part: &Part, steps: &Steps) -> Option<String> {
+        match (part.needs, &self.before) {
+            (Need::Build, _) if steps.has_failed(BUILD.name) => Some("the build failed".to_owned()),
+            (Need::Checkout, Err(error)) => Some(format!("{error:#}")),
+            _ => None,
+        }
+    }
+
+    fn build(&mut self) -> anyhow::Result<bool> {
+        self.end_to_end = Some(test_command::build(true)?);
+        Ok(true)
+    }
+
+    /// Started without cargo, which would wait for the parts that compile beside it.
+    fn end_to_end(&mut self) -> anyhow::Result<bool> {
+        let program = self.end_to_end.as_ref().context("the build says where the tests are")?;
+        test_command::run_end_to_end(program, true)
     }
 
     fn tools(&mut self) -> anyhow::Result<bool> {
@@ -124,23 +191,28 @@ pub(super) fn format() -> anyhow::Result<bool> {
 
 /// Warnings are errors here, and only here: an editor's build goes on.
 pub(super) fn clippy(is_locked: bool) -> anyhow::Result<bool> {
-    let mut command =
-        cargo(["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--features", "xtask/bench"]);
+    let mut command = cargo(["clippy", "--profile", PROFILE, "--workspace", "--all-targets"]);
     command.args(is_locked.then_some("--locked")).args(["--", "-D", "warnings"]);
     succeeds(&mut command)
 }
 
+/// Takes what clippy compiled: cargo compiles our crates once more if it isn't called as clippy calls it.
 fn docs() -> anyhow::Result<bool> {
+    let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
     let mut command = cargo(["doc", "--profile", PROFILE, "--workspace", "--no-deps", "--locked"]);
+    command.env("RUSTC_WORKSPACE_WRAPPER", Path::new(sysroot.trim()).join("bin/clippy-driver"));
+    command.env("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
     succeeds(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
+/// Lints the binary without the trainer and without S3. The whole workspace is asked for, so that others' code is taken as it is there.
 fn without_demo() -> anyhow::Result<bool> {
-    const PLAIN: [&str; 4] = ["--package", "gangline-cli", "--no-default-features", "--locked"];
-    if !succeeds(cargo(["clippy", "--profile", PROFILE]).args(PLAIN).args(["--", "-D", "warnings"]))? {
+    const BINARY: [&str; 5] = ["--workspace", "--bin", "gangline", "--no-default-features", "--locked"];
+    const PACKAGE: [&str; 4] = ["--package", "gangline-cli", "--no-default-features", "--locked"];
+    if !succeeds(cargo(["clippy", "--profile", PROFILE]).args(BINARY).args(["--", "-D", "warnings"]))? {
         return Ok(false);
     }
-    let tree = output(cargo(["tree", "--edges", "normal", "--prefix", "none"]).args(PLAIN))?;
+    let tree = output(cargo(["tree", "--edges", "normal", "--prefix", "none"]).args(PACKAGE))?;
     let trainer = tree.lines().find(|line| line.starts_with(TRAINER));
     anyhow::ensure!(trainer.is_none(), "the build without the demo has {}", trainer.unwrap_or_default());
     Ok(true)
@@ -171,18 +243,46 @@ mod tests {
         assert!(unchanged(" M a.rs\n", "").is_err());
     }
 
+    const TESTS: Part = Part { name: "tests", needs: Need::Build, beside: None, run: |_| Ok(true) };
+    const DOCS: Part = Part { name: "docs", needs: Need::Nothing, beside: None, run: |_| Ok(true) };
+    const TREE: Part = Part { name: "tree-unchanged", needs: Need::Checkout, beside: None, run: |_| Ok(true) };
+    const COMPANION: Part = Part {
+        name: "companion",
+        needs: Need::Nothing,
+        beside: Some(Beside { part: "docs", niceness: "0" }),
+        run: |_| Ok(true),
+    };
+
+    fn outcomes(chosen: &[&'static Part], program: &str, mut steps: Steps) -> Vec<String> {
+        let before = Err(anyhow::anyhow!("not a git checkout"));
+        let program = Program { path: program.into(), logs: std::env::temp_dir() };
+        let mut gate = Gate { before, program, ..Gate::new(false, chosen) };
+        chosen.iter().for_each(|part| gate.run(part, &mut steps));
+        let table = steps.to_string();
+        table.lines().filter_map(|line| line.split(" s  ").nth(1)).map(str::to_owned).collect()
+    }
+
     #[test]
     fn what_needs_the_build_is_skipped_when_that_failed() {
-        let before = Err(anyhow::anyhow!("not a git checkout"));
-        let mut gate = Gate { may_install: false, before, fetches_packages: false, packages: None };
-        let mut steps = Steps::default();
+        let mut steps = Steps::begin();
         steps.run(BUILD.name, || Ok(false));
-        let part = |name, needs| Part { name, needs, run: |_| Ok(true) };
-        for (name, needs) in [("tests", Need::Build), ("docs", Need::Nothing), ("tree-unchanged", Need::Checkout)] {
-            gate.run(&part(name, needs), &mut steps);
-        }
-        let table = steps.to_string();
-        let outcomes: Vec<&str> = table.lines().filter_map(|line| line.split(" s  ").nth(1)).collect();
+        let outcomes = outcomes(&[&TESTS, &DOCS, &TREE], "true", steps);
         assert_eq!(outcomes, ["FAILED", "skipped: the build failed", "passed", "skipped: not a git checkout"]);
+    }
+
+    #[test]
+    fn a_part_runs_once_in_a_process_beside_another_or_alone_without_it() {
+        let both = |program| outcomes(&[&DOCS, &COMPANION], program, Steps::begin());
+        assert_eq!(both("true"), ["passed", "passed"]);
+        assert_eq!(both("false"), ["passed", "FAILED"]);
+        assert_eq!(outcomes(&[&COMPANION], "false", Steps::begin()), ["passed"]);
+    }
+
+    #[test]
+    fn each_part_that_runs_beside_another_names_one_that_comes_before_it() {
+        for (at, part) in PARTS.iter().enumerate() {
+            let is_before = |beside: Beside| PARTS[..at].iter().any(|other| other.name == beside.part);
+            assert!(part.beside.is_none_or(is_before), "{}", part.name);
+        }
     }
 }

@@ -42,7 +42,8 @@ fn line(commit: &str, steps: &Steps) -> Value {
         json!({ "part": part, "seconds": seconds, "passed": passed })
     });
     let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    json!({ "commit": commit, "at": at, "parts": parts.collect::<Vec<Value>>() })
+    let elapsed = steps.elapsed().as_secs_f64().round();
+    json!({ "commit": commit, "at": at, "elapsed": elapsed, "parts": parts.collect::<Vec<Value>>() })
 }
 
 fn append(path: &Path, line: &Value) -> anyhow::Result<()> {
@@ -74,8 +75,10 @@ fn cell(run: &Value, name: &str) -> String {
     format!("{mark}{:.1}", part["seconds"].as_f64().unwrap_or_default())
 }
 
+/// From start to end; runs that were kept before parts ran side by side have only the parts.
 fn total(run: &Value) -> f64 {
-    parts(run).filter_map(|part| part["seconds"].as_f64()).sum()
+    let sum = || parts(run).filter_map(|part| part["seconds"].as_f64()).sum();
+    run["elapsed"].as_f64().unwrap_or_else(sum)
 }
 
 fn parts(run: &Value) -> impl Iterator<Item = &Value> {
@@ -90,7 +93,7 @@ mod tests {
     fn runs_are_appended_and_printed_side_by_side() {
         let path = std::env::temp_dir().join(format!("gangline-{}-{FILE}", std::process::id()));
         for passes in [true, false] {
-            let mut steps = Steps::default();
+            let mut steps = Steps::begin();
             steps.run("format", || Ok(true));
             steps.run("tests", || Ok(passes));
             steps.skip("fuzz", "the build failed");

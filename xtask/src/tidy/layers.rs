@@ -6,7 +6,7 @@ use super::pure;
 use super::source::Source;
 
 /// Where the environment may be read: the binary, the bindings, and what isn't the product.
-const ENVIRONMENT_PACKAGES: [&str; 5] = ["crates/cli", "fuzz", "python", "tests", "xtask"];
+const ENVIRONMENT_PACKAGES: [&str; 6] = ["benches", "crates/cli", "fuzz", "python", "tests", "xtask"];
 
 /// What `std::env` reads or writes at run time.
 const ENVIRONMENT: [&str; 11] = [

@@ -2,44 +2,22 @@
 //! thread, so that nothing waits for a network. Keeps A-13: any failure here is an answer like any other.
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use gangline_base::{Epoch, Timestamp};
+use gangline_base::Timestamp;
 use tokio::sync::mpsc;
 
-use crate::endpoint::{ATTEMPT_HEADER, Way, WayError};
-use crate::protocol::{Orders, PROTOCOL_VERSION, Report, SupervisorSpec, is_understood};
+use super::line::{ContactError, Line};
+use crate::protocol::{Orders, Report, SupervisorSpec, is_understood};
 
-/// Maximum time of a request, whatever the network does.
-const REQUEST_MAX: Duration = Duration::from_secs(5);
 /// First delay before a retry after a failure; doubled each time.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
 /// Maximum delay before a retry.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
-/// Maximum size of an answer.
-const ANSWER_BYTES_MAX: u64 = 256 << 10;
 /// Path for reports.
 const REPORT_PATH: &str = "/api/v1/supervisors/report";
-
-/// The reason a report got no orders.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ContactError {
-    /// Nobody there can prove to be the control plane.
-    #[error(transparent)]
-    Way(#[from] WayError),
-    /// No answer, or an invalid one.
-    #[error("reach the control plane at {url}: {source}")]
-    Unreachable { url: String, source: Box<ureq::Error> },
-    /// The control plane refused the report.
-    #[error("report to the control plane at {url}: it refuses with status {status}")]
-    Refused { url: String, status: u16 },
-    /// The control plane speaks another version.
-    #[error("report to the control plane at {url}: its version is {found}, this program knows {PROTOCOL_VERSION}")]
-    Version { url: String, found: u32 },
-}
 
 /// The answer to a report.
 pub(super) type Answer = Result<Orders, ContactError>;
@@ -59,12 +37,7 @@ impl Contact {
     pub(super) fn start(spec: &Arc<SupervisorSpec>, now: Timestamp) -> io::Result<(Self, mpsc::Receiver<Answer>)> {
         let (reports, waiting) = sync_channel(1);
         let (answer, answers) = mpsc::channel(1);
-        let line = Line {
-            folder: spec.endpoint_file.parent().unwrap_or(Path::new("/")).to_owned(),
-            token: spec.token.clone(),
-            attempt: format!("{}/{}/{}", spec.job, spec.attempt, Epoch(spec.epoch)),
-            open: None,
-        };
+        let line = Line::of(spec);
         let post_all = move || post_all(line, &waiting, &answer);
         std::thread::Builder::new().name("contact".to_owned()).spawn(post_all)?;
         let heartbeat = Duration::from_millis(spec.heartbeat_ms);
@@ -113,62 +86,13 @@ impl Contact {
 
 fn post_all(mut line: Line, waiting: &Receiver<Box<Report>>, answers: &mpsc::Sender<Answer>) {
     while let Ok(report) = waiting.recv() {
-        let answer = line.post(&report);
+        let answer = line.post(REPORT_PATH, &report).and_then(understood);
         if answers.blocking_send(answer).is_err() {
             return;
         }
     }
 }
 
-/// The state of the sending thread.
-struct Line {
-    /// The control plane's data folder.
-    folder: PathBuf,
-    token: String,
-    attempt: String,
-    /// The connection that the last report used.
-    open: Option<Way>,
-}
-
-impl Line {
-    /// Sends one report. After a failure the control plane is looked up again: after a restart it may be
-    /// elsewhere, with other certificates. Reports are cumulative, so sending one twice is harmless.
-    fn post(&mut self, report: &Report) -> Answer {
-        if let Some(way) = self.open.take() {
-            let answer = self.post_by(&way, report);
-            match &answer {
-                Err(ContactError::Unreachable { source, .. }) if matches!(**source, ureq::Error::Timeout(_)) => {
-                    return answer;
-                }
-                Err(ContactError::Unreachable { .. }) => {}
-                _ => {
-                    self.open = Some(way);
-                    return answer;
-                }
-            }
-        }
-        let way = Way::find(&self.folder, REQUEST_MAX)?;
-        let answer = self.post_by(&way, report);
-        self.open = Some(way);
-        answer
-    }
-
-    fn post_by(&self, way: &Way, report: &Report) -> Answer {
-        let url = way.to_string();
-        let unreachable = |error| ContactError::Unreachable { url: url.clone(), source: Box::new(error) };
-        let request = way.agent.post(format!("{}{REPORT_PATH}", way.url));
-        let request = request.header("authorization", format!("Bearer {}", self.token));
-        let request = request.header(ATTEMPT_HEADER, &self.attempt);
-        let mut response = request.send_json(report).map_err(unreachable)?;
-        let status = response.status();
-        if !status.is_success() {
-            return Err(ContactError::Refused { url, status: status.as_u16() });
-        }
-        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
-        let orders: Orders = body.read_json().map_err(unreachable)?;
-        if !is_understood(orders.version) {
-            return Err(ContactError::Version { url, found: orders.version });
-        }
-        Ok(orders)
-    }
+fn understood(orders: Orders) -> Answer {
+    if is_understood(orders.version) { Ok(orders) } else { Err(ContactError::Version { found: orders.version }) }
 }

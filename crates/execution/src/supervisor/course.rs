@@ -13,6 +13,7 @@ use super::input::{Action, Input, Kept};
 use super::outbox::Outbox;
 use super::outcome::Stop;
 use super::rank::{self, EndCause, Ending, Life, Rank};
+use super::readings::Readings;
 use super::standstill::Standstill;
 use crate::keeper::{KeeperEvent, RankEnd};
 use crate::protocol::{
@@ -69,6 +70,7 @@ pub(super) struct Course {
     /// Address at which the gang's ranks could meet, if this is its first node.
     pub(super) offer: Option<Rendezvous>,
     pub(super) samples: Outbox<Sample>,
+    pub(super) readings: Readings,
     last_sampled: Option<Step>,
     last_contact: Timestamp,
     /// A report of the end was sent; only a later answer can acknowledge it.
@@ -109,6 +111,7 @@ impl Course {
             has_staging: false,
             offer,
             samples: Outbox::new(),
+            readings: Readings::of(&spec),
             last_sampled: None,
             last_contact: now,
             end_sent: false,
@@ -360,6 +363,7 @@ impl Course {
                 self.has_news = true;
             }
         }
+        self.readings.hear(now, local, message);
         self.sample(now, local, message);
         message.checkpoint.into_iter().for_each(|saved| self.saved(now, saved));
         self.look_for_divergence(now, local)

@@ -13,7 +13,7 @@ use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
 use crate::protocol::{FaultCause, Orders, Outcome, SAMPLES_PER_REPORT_MAX, SampleMetric, StopOrder};
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
 
-mod tested;
+pub(super) mod tested;
 
 pub(super) use tested::{Tested, running};
 use tested::{at, meeting_point, orders, spec};

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-/// Maximum number of unsent samples.
+/// Maximum number of unsent samples, unless another is given.
 const WAITING_MAX: usize = 4_096;
 
 /// A queue of numbered samples. Numbers start at 0 and have no gaps.
@@ -17,17 +17,26 @@ pub(super) struct Outbox<T> {
     /// How many of `kept` have been offered in a window.
     sent: usize,
     kept: VecDeque<T>,
+    waiting_max: usize,
+    /// Number of samples that were dropped because too many waited.
+    pub(super) dropped: u64,
 }
 
 impl<T: Clone> Outbox<T> {
     pub(super) fn new() -> Self {
-        Outbox { first: 0, sent: 0, kept: VecDeque::new() }
+        Outbox::holding(WAITING_MAX)
     }
 
-    /// Adds a sample. If [`WAITING_MAX`] samples wait, every second one of them is dropped first.
+    /// Returns an outbox in which at most this many samples wait unsent.
+    pub(super) fn holding(waiting_max: usize) -> Self {
+        Outbox { first: 0, sent: 0, kept: VecDeque::new(), waiting_max, dropped: 0 }
+    }
+
+    /// Adds a sample. If too many wait, every second one of them is dropped first.
     pub(super) fn push(&mut self, sample: T) {
-        if self.kept.len() - self.sent >= WAITING_MAX {
+        if self.kept.len() - self.sent >= self.waiting_max {
             let waiting = self.kept.split_off(self.sent);
+            self.dropped += u64::try_from(waiting.len().div_ceil(2)).expect("a count fits in 64 bits");
             self.kept.extend(waiting.into_iter().skip(1).step_by(2));
         }
         self.kept.push_back(sample);

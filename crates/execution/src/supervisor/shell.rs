@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::future::pending;
 use std::io;
-use std::net::{IpAddr, TcpListener, ToSocketAddrs};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,11 +18,13 @@ use tokio::time::sleep_until;
 use super::checkup::Checkup;
 use super::clearing;
 use super::contact::{Answer, Contact};
+use super::courier::{Courier, Posted};
 use super::course::{Course, Stage};
 use super::environment::{self, RankPlace};
 use super::input::{Action, Input, Kept};
 use super::keepers::Keepers;
 use super::notice;
+use super::port::reserve_port;
 use super::sockets::Sockets;
 use super::stacks::{self, Stacks};
 use super::staging::{self, StagingFolder};
@@ -53,6 +55,8 @@ const BLOW_LOOK: Duration = Duration::from_millis(5);
 /// head start itself, and for 1.4 s in two of twelve, where a rank overtook rank 0 nevertheless. Twice the
 /// head start costs as much in total as it saves in those.
 const HEAD_START: Duration = Duration::from_millis(150);
+/// How long the last metrics are waited for after the end, where metrics have arrived before.
+const LAST_METRICS_WAIT: Duration = Duration::from_secs(5);
 /// File in the attempt's folder with the stacks of hung ranks.
 const STACKS_FILE: &str = "stacks.txt";
 
@@ -66,6 +70,7 @@ struct Shell {
     sockets: Option<Sockets>,
     staging: Option<StagingFolder>,
     contact: Contact,
+    courier: Courier,
     inputs: Sender<Input>,
     checkup: Checkup,
     /// Keeps the offered port from others until the ranks start.
@@ -91,12 +96,14 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
     };
     let (reserved_port, rendezvous) = offer.unzip();
     let (contact, answers) = Contact::start(&spec, clock.now())?;
+    let (courier, posted) = Courier::start(&spec, clock.now())?;
     let mut shell = Shell {
         course: Course::new(Arc::clone(&spec), rendezvous, clock.now()),
         keepers: Keepers::new(Arc::clone(&spec), inputs.clone()),
         sockets: None,
         staging: None,
         contact,
+        courier,
         checkup: Checkup::new(&spec.folder, &options),
         inputs: inputs.clone(),
         reserved_port,
@@ -115,7 +122,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         Err(problem) => shell.course.not_started(clock.now(), problem),
         Ok(()) => shell.begin().await,
     }
-    Ok(shell.follow(waiting, answers).await)
+    Ok(shell.follow(waiting, (answers, posted)).await)
 }
 
 /// Makes the job's checkpoint folder, so that a trainer can write into it right away.
@@ -172,7 +179,11 @@ impl Shell {
     }
 
     /// Runs the loop: decide, act, report, wait for the next input.
-    async fn follow(mut self, mut waiting: Receiver<Input>, mut answers: Receiver<Answer>) -> Supervised {
+    async fn follow(
+        mut self,
+        mut waiting: Receiver<Input>,
+        (mut answers, mut posted): (Receiver<Answer>, Receiver<Posted>),
+    ) -> Supervised {
         loop {
             let now = self.clock.now();
             self.clear();
@@ -184,23 +195,62 @@ impl Shell {
                 self.contact.send(self.course.report(now));
                 self.course.sent();
             }
+            self.send_metrics(now);
             let due = self.course.deadline().min(now + AWAKE_EVERY);
-            let wake_at = self.contact.deadline().map_or(due, |at| at.min(due));
+            let metrics_at = self.courier.deadline().filter(|_| !self.course.readings.is_empty());
+            let wake_at = self.contact.deadline().into_iter().chain(metrics_at).fold(due, Timestamp::min);
             let input = tokio::select! {
                 biased;
                 Some(answer) = answers.recv() => {
                     self.contact.answered(self.clock.now(), &answer);
                     answer.map_or(Input::Tick, Input::Orders)
                 }
+                Some(posted) = posted.recv() => {
+                    self.take_posted(&posted);
+                    continue;
+                }
                 Some(input) = waiting.recv() => input,
                 () = wait_until(&self.clock, Some(wake_at)) => Input::Tick,
             };
             self.take(input).await;
         }
+        self.send_last_metrics(posted).await;
         match &self.course.stage {
             _ if self.course.is_acknowledged() => Supervised::Delivered,
             Stage::Ended(_, Outcome::Unable { .. }) => Supervised::Unable,
             _ => Supervised::Undelivered,
+        }
+    }
+
+    fn send_metrics(&mut self, now: Timestamp) {
+        if self.courier.is_due(now)
+            && let Some(report) = self.course.readings.report(&self.spec)
+        {
+            self.courier.send(now, report);
+        }
+    }
+
+    fn take_posted(&mut self, posted: &Posted) {
+        let is_refused = self.courier.answered(self.clock.now(), posted);
+        match posted {
+            Ok(answer) => self.course.readings.answered(answer),
+            Err(_) if is_refused => self.course.readings.refused(),
+            Err(_) => {}
+        }
+    }
+
+    /// Sends what is left, unless the control plane doesn't take metrics.
+    async fn send_last_metrics(&mut self, mut posted: Receiver<Posted>) {
+        let patience = tokio::time::Instant::now() + LAST_METRICS_WAIT;
+        while self.courier.is_under_way() || !self.course.readings.is_empty() && !self.courier.is_failing() {
+            if !self.courier.is_under_way() {
+                let Some(report) = self.course.readings.report(&self.spec) else { return };
+                self.courier.send(self.clock.now(), report);
+            }
+            tokio::select! {
+                Some(answer) = posted.recv() => self.take_posted(&answer),
+                () = sleep_until(patience) => return,
+            }
         }
     }
 
@@ -439,19 +489,4 @@ async fn pass_on_signals(inputs: Sender<Input>, is_terminated: Arc<AtomicBool>) 
             return;
         }
     }
-}
-
-/// Reserves a free port at the address by which the ranks find each other. Ranks listen on all interfaces, so
-/// the port must be free on all of them, except for a loopback address.
-fn reserve_port(address: &str) -> io::Result<(TcpListener, Rendezvous)> {
-    let resolved = (address, 0).to_socket_addrs()?.next();
-    let is_loopback = resolved.is_some_and(|resolved| resolved.ip().is_loopback());
-    let ip = match resolved {
-        Some(resolved) if is_loopback => resolved.ip(),
-        Some(resolved) if resolved.is_ipv6() => IpAddr::from([0_u16; 8]),
-        _ => IpAddr::from([0_u8; 4]),
-    };
-    let listener = TcpListener::bind((ip, 0))?;
-    let port = listener.local_addr()?.port();
-    Ok((listener, Rendezvous { address: address.to_owned(), port }))
 }

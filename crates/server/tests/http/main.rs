@@ -6,6 +6,7 @@ mod doors;
 mod jobs;
 mod limits;
 mod logs;
+mod metrics;
 mod once;
 mod page;
 mod plane;

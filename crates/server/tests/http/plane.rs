@@ -20,6 +20,7 @@ use gangline_orchestration::{Limits, NodeCapacity};
 use gangline_server::{App, AtHand, Configured, Doors, ReadConfiguration, Socket, Visits, serve};
 use gangline_specs::config::NodeConfig;
 use gangline_store::db;
+use gangline_telemetry::series;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -62,7 +63,7 @@ pub(crate) struct Plane {
     launches: Mutex<Receiver<SupervisorSpec>>,
     /// Of what was launched last.
     epoch: Mutex<Epoch>,
-    running: Option<(Service, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
+    running: Option<(Service, Option<series::Service>, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
 }
 
 /// An answer.
@@ -178,6 +179,8 @@ impl Plane {
         let (sender, launches) = channel();
         let options = options(folder.path(), secrets.clone(), (journal, limits), sender);
         let service = Service::start(options).expect("the folder opens");
+        let series_options = series::Options { limits: Default::default(), keep: Default::default(), clock: now };
+        let series = series::Service::start(folder.path().join("series"), series_options);
         let app = App {
             handle: service.handle(),
             views: service.views(),
@@ -191,6 +194,9 @@ impl Plane {
                 let sharing = gangline_orchestration::Configuration::default();
                 Ok(Configured { sharing, needs_restart: vec!["listen".to_owned()] })
             })),
+            series: series
+                .as_ref()
+                .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -206,7 +212,7 @@ impl Plane {
         let doors = Doors { tcp: listener, tls: None, socket: Some(socket) };
         let http = std::thread::spawn(move || runtime.block_on(serve(doors, served, stopped)));
         let (launches, epoch) = (Mutex::new(launches), Mutex::default());
-        Plane { folder, secrets, app, address, launches, epoch, running: Some((service, stop, http)) }
+        Plane { folder, secrets, app, address, launches, epoch, running: Some((service, series.ok(), stop, http)) }
     }
 
     /// Anything, byte by byte, on a connection of its own; the answer to the end of the connection.
@@ -321,11 +327,12 @@ impl Plane {
     }
 
     pub(crate) fn stop(&mut self) {
-        let Some((service, stop, http)) = self.running.take() else { return };
+        let Some((service, series, stop, http)) = self.running.take() else { return };
         // It may have ended by itself.
         let _ = stop.send(());
         http.join().expect("nobody panicked").expect("it served");
         service.stop();
+        series.into_iter().for_each(series::Service::stop);
     }
 }
 

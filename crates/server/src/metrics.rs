@@ -1,0 +1,220 @@
+//! Metrics: from supervisors into the series store, and from there to users.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Query, State};
+use axum::{Extension, Json};
+use gangline_api as api;
+use gangline_base::{AttemptNumber, Epoch, JobId, Measured, NodeName, Step, Timestamp};
+use gangline_execution::protocol::metrics::{
+    BATCHES_PER_REPORT_MAX, METRICS_VERSION, MetricAnswer, MetricBatch, MetricReport, MetricRow,
+};
+use gangline_telemetry::series::{self, Batch, Bucket, Curve, Row, Scope, Source};
+use serde::Deserialize;
+use tokio::sync::oneshot;
+use utoipa::IntoParams;
+
+use super::auth::Reporting;
+use super::error::ApiError;
+use super::jobs::{missing, parse_job};
+use super::segment::Segment;
+use super::{App, ErrorBody, read};
+
+/// The most metrics that are listed, and the most curves of an answer.
+const CURVES_MAX: usize = 2_000;
+/// Default number of points of a curve.
+const POINTS: usize = 320;
+/// The most points of a curve.
+const POINTS_MAX: usize = 10_000;
+/// The most points of an answer; with more curves, each has fewer.
+const POINTS_OF_ALL_MAX: usize = 200_000;
+/// The largest number of a rank or a device.
+const RANK_MAX: u32 = 1 << 26;
+
+/// Which metrics, and which part of them.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CurvesQuery {
+    /// Only the metric of this name.
+    metric: Option<String>,
+    /// Only this attempt.
+    attempt: Option<u32>,
+    /// Only this global rank.
+    rank: Option<u32>,
+    /// Only this node.
+    node: Option<String>,
+    /// Only this device of its node.
+    device: Option<u32>,
+    /// From this step on; values without a step are left out.
+    from_step: Option<u64>,
+    /// Up to this step.
+    to_step: Option<u64>,
+    /// From this time on.
+    #[param(value_type = Option<String>, format = DateTime)]
+    from: Option<api::Time>,
+    /// Up to this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    to: Option<api::Time>,
+    /// At most this many points of each curve; 10000 at most.
+    points: Option<usize>,
+}
+
+/// Takes a node's metrics in. Not in the OpenAPI document: its contract is `execution::protocol::metrics`.
+pub(super) async fn take(
+    State(app): State<Arc<App>>,
+    Extension(named): Extension<Reporting>,
+    report: Result<Json<MetricReport>, JsonRejection>,
+) -> Result<Json<MetricAnswer>, ApiError> {
+    let Json(report) = report?;
+    let (job, attempt, epoch) = (JobId(report.job), AttemptNumber(report.attempt), Epoch(report.epoch));
+    if named != (Reporting { job, attempt, epoch }) {
+        return Err(ApiError::unauthorized());
+    }
+    if report.version != METRICS_VERSION {
+        return Err(ApiError::protocol_version(report.version, METRICS_VERSION));
+    }
+    if report.batches.len() > BATCHES_PER_REPORT_MAX {
+        return Err(ApiError::malformed(format!("a report has at most {BATCHES_PER_REPORT_MAX} batches")));
+    }
+    let node = NodeName::new(&report.node).map_err(|error| ApiError::malformed(error.to_string()))?;
+    let mut answers = Vec::new();
+    for batch in report.batches {
+        let (reply, answer) = oneshot::channel();
+        // The receiver is gone if the request was given up.
+        app.series.take(batch_of((job, attempt), &node, batch)?, move |outcome| drop(reply.send(outcome)));
+        answers.push(answer);
+    }
+    let mut stored = Vec::new();
+    for answer in answers {
+        let outcome = answer.await.map_err(|_| ApiError::internal("the series store dropped a batch"))?;
+        stored.push(outcome.map_err(ApiError::from)?.next);
+    }
+    Ok(Json(MetricAnswer { version: METRICS_VERSION, stored }))
+}
+
+fn batch_of((job, attempt): (JobId, AttemptNumber), node: &NodeName, batch: MetricBatch) -> Result<Batch, ApiError> {
+    if batch.rank > RANK_MAX {
+        return Err(ApiError::malformed(format!("there is no rank {}", batch.rank)));
+    }
+    let source = Source {
+        scope: Scope::Job(job),
+        attempt: Some(attempt),
+        node: Some(node.clone()),
+        rank: Some(batch.rank),
+        device: None,
+    };
+    let row = |row: MetricRow| Row {
+        at: Timestamp::from_unix_nanos(row.at),
+        step: row.step.map(Step),
+        values: row.values.into_iter().map(|(name, Measured(value))| (name, value)).collect(),
+    };
+    Ok(Batch { source, first: batch.first, names: batch.names, rows: batch.rows.into_iter().map(row).collect() })
+}
+
+/// What a job's ranks measured: every metric with its last, smallest, largest and mean value.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/metrics", params(("job" = String, Path, description = "its id")),
+    tag = "metrics", responses((status = 200, body = api::MetricList), (status = 404, body = ErrorBody),
+    (status = 410, body = ErrorBody)))]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    Segment(job): Segment,
+) -> Result<Json<api::MetricList>, ApiError> {
+    let id = existing(&app, &job).await?;
+    let found = ask(&app, series::Query::all(Scope::Job(id), 1, CURVES_MAX)).await?;
+    let metric = |curve: Curve| {
+        let values = curve.buckets.first().map(values_of)?;
+        Some(api::Metric {
+            source: source_of(&curve.series.source),
+            metric: curve.series.metric,
+            values,
+            damaged: curve.unreadable,
+        })
+    };
+    let metrics = found.curves.into_iter().filter_map(metric).collect();
+    let (left_out, damaged_files) = (found.left_out, found.damaged_files);
+    Ok(Json(api::MetricList { job: id.to_string(), metrics, left_out, damaged_files }))
+}
+
+/// Curves of a job's metrics.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/metrics/curves",
+    params(("job" = String, Path, description = "its id"), CurvesQuery), tag = "metrics",
+    responses((status = 200, body = api::MetricCurves), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody)))]
+pub(super) async fn curves(
+    State(app): State<Arc<App>>,
+    Segment(job): Segment,
+    query: Result<Query<CurvesQuery>, QueryRejection>,
+) -> Result<Json<api::MetricCurves>, ApiError> {
+    let Query(query) = query?;
+    let id = existing(&app, &job).await?;
+    let found = ask(&app, question(id, query)?).await?;
+    let curve = |curve: Curve| api::MetricCurve {
+        source: source_of(&curve.series.source),
+        metric: curve.series.metric,
+        resolution: curve.resolution.name().to_owned(),
+        points: curve.buckets.iter().map(values_of).collect(),
+        damaged: curve.unreadable,
+    };
+    let curves: Vec<_> = found.curves.into_iter().map(curve).collect();
+    let (left_out, damaged_files) = (found.left_out, found.damaged_files);
+    Ok(Json(api::MetricCurves { job: id.to_string(), curves, left_out, damaged_files }))
+}
+
+fn question(job: JobId, query: CurvesQuery) -> Result<series::Query, ApiError> {
+    let node = query.node.as_deref().map(NodeName::new).transpose();
+    let points_max = query.points.unwrap_or(POINTS).clamp(1, POINTS_MAX);
+    Ok(series::Query {
+        scope: Scope::Job(job),
+        metrics: query.metric.into_iter().collect(),
+        attempt: query.attempt.map(AttemptNumber),
+        node: node.map_err(|error| ApiError::malformed(error.to_string()))?,
+        rank: query.rank,
+        device: query.device,
+        times: (query.from.map(|time| time.0), query.to.map(|time| time.0)),
+        steps: (query.from_step.map(Step), query.to_step.map(Step)),
+        points_max,
+        curves_max: (POINTS_OF_ALL_MAX / points_max).clamp(1, CURVES_MAX),
+    })
+}
+
+/// Returns the id of a job that there is.
+async fn existing(app: &Arc<App>, text: &str) -> Result<JobId, ApiError> {
+    let id = parse_job(text)?;
+    match read(app, move |views| views.job(id)).await? {
+        Some(_) => Ok(id),
+        None => Err(missing(app, id).await),
+    }
+}
+
+/// Asks the series store on a blocking thread.
+async fn ask(app: &Arc<App>, query: series::Query) -> Result<series::Answer, ApiError> {
+    let series = app.series.clone();
+    let answer = tokio::task::spawn_blocking(move || series.query(&query)).await;
+    Ok(answer.map_err(|_| ApiError::internal("a query of the series store panicked"))??)
+}
+
+fn source_of(source: &Source) -> api::MetricSource {
+    api::MetricSource {
+        attempt: source.attempt.map(|attempt| attempt.0),
+        node: source.node.as_ref().map(|node| node.as_str().to_owned()),
+        rank: source.rank,
+        device: source.device,
+    }
+}
+
+fn values_of(bucket: &Bucket) -> api::MetricValues {
+    let has_finite = bucket.count > 0;
+    api::MetricValues {
+        at: api::Time(bucket.at()),
+        last_at: api::Time(bucket.last_at()),
+        first_step: bucket.steps.map(|(first, _)| first.0),
+        last_step: bucket.steps.map(|(_, last)| last.0),
+        count: bucket.count,
+        not_finite: bucket.not_finite,
+        last: Measured(bucket.last),
+        min: has_finite.then_some(bucket.min),
+        max: has_finite.then_some(bucket.max),
+        mean: bucket.mean().filter(|mean| mean.is_finite()),
+    }
+}

@@ -1,0 +1,138 @@
+//! Metrics: posted by supervisors, asked for by users.
+
+use gangline_execution::protocol::SupervisorSpec;
+use serde_json::{Value, json};
+
+use crate::plane::{Answer, Plane};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Rows `first..first + count` of a rank: a step, its loss (NaN at step 3) and its learning rate each second.
+fn report(spec: &SupervisorSpec, rank: u32, first: u64, count: u64) -> Value {
+    let row = |number: u64| {
+        let loss = if number == 3 { json!("NaN") } else { json!(number) };
+        let at = 1_800_000_000 * SECOND + number * SECOND;
+        json!({"at": at, "step": number, "values": [[0, loss], [1, 3e-11]]})
+    };
+    let rows: Vec<Value> = (first..first + count).map(row).collect();
+    let batch = json!({"rank": rank, "first": first, "names": ["loss", "lr"], "rows": rows});
+    json!({"version": 1, "job": spec.job, "attempt": spec.attempt, "epoch": spec.epoch, "node": spec.node, "batches": [batch]})
+}
+
+fn post(plane: &Plane, token: &str, spec: &SupervisorSpec, report: &Value) -> Answer {
+    let attempt = format!("{}/{}/{:016x}", spec.job, spec.attempt, spec.epoch);
+    let bearer = format!("Bearer {token}");
+    let headers =
+        [("authorization", bearer.as_str()), ("content-type", "application/json"), ("gangline-attempt", &attempt)];
+    plane.send("POST", "/api/v1/supervisors/metrics", &headers, report.to_string().as_bytes())
+}
+
+fn get(plane: &Plane, path: &str) -> Value {
+    let answer = plane.get(path);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()
+}
+
+#[test]
+fn metrics_of_all_ranks_are_listed_and_drawn_after_a_restart_too() {
+    let mut plane = Plane::start();
+    plane.submit("a", 1);
+    let spec = plane.launched();
+    for rank in [0, 1] {
+        assert_eq!(post(&plane, &spec.token, &spec, &report(&spec, rank, 0, 5)).json()["stored"], json!([5]));
+    }
+    // The answer was lost: the rows come again, with new ones.
+    assert_eq!(post(&plane, &spec.token, &spec, &report(&spec, 0, 0, 8)).json()["stored"], json!([8]));
+    for _ in 0..2 {
+        let list = get(&plane, "/jobs/1/metrics");
+        let of = |metric: &Value| {
+            (metric["metric"].clone(), metric["source"]["rank"].clone(), metric["values"]["count"].clone())
+        };
+        let found: Vec<_> = list["metrics"].as_array().expect("a list").iter().map(of).collect();
+        let expected = [("loss", 0, 7), ("lr", 0, 8), ("loss", 1, 4), ("lr", 1, 5)];
+        assert_eq!(found, expected.map(|(name, rank, count)| (json!(name), json!(rank), json!(count))));
+        assert_eq!(list["metrics"][0]["values"]["not_finite"], 1);
+
+        let curves = get(&plane, "/jobs/1/metrics/curves?metric=loss&rank=0&from_step=2&to_step=4");
+        let points = curves["curves"][0]["points"].as_array().expect("points").clone();
+        let last: Vec<Value> = points.iter().map(|point| point["last"].clone()).collect();
+        assert_eq!(last, [json!(2.0), json!("NaN"), json!(4.0)], "{curves}");
+        assert_eq!((&points[1]["mean"], &points[0]["at"]), (&Value::Null, &json!("2027-01-15T08:00:02Z")));
+        assert_eq!(curves["curves"][0]["resolution"], "point");
+        let one = get(&plane, "/jobs/1/metrics/curves?metric=loss&rank=0&points=1");
+        assert_eq!(one["curves"][0]["points"][0]["max"], json!(7.0));
+        plane = plane.restart();
+    }
+}
+
+#[test]
+fn only_an_attempts_own_token_adds_to_its_metrics() {
+    let plane = Plane::start();
+    plane.submit("a", 1);
+    let spec = plane.launched();
+    let good = report(&spec, 0, 0, 5);
+    for token in [String::new(), "x".to_owned(), plane.secrets.user_token()] {
+        assert_eq!(post(&plane, &token, &spec, &good).refusal(), (401, "G0301".to_owned()));
+    }
+    let mut other = good.clone();
+    other["job"] = json!(2);
+    assert_eq!(post(&plane, &spec.token, &spec, &other).refusal(), (401, "G0301".to_owned()));
+    assert_eq!(get(&plane, "/jobs/1/metrics")["metrics"], json!([]));
+}
+
+#[test]
+fn metrics_that_make_no_sense_are_refused_and_hurt_nobody() {
+    let plane = Plane::start();
+    plane.submit("a", 1);
+    let spec = plane.launched();
+    let good = report(&spec, 0, 0, 5);
+    let many = vec![good["batches"][0].clone(); 1_025];
+    let rows = vec![good["batches"][0]["rows"][0].clone(); 10_001];
+    let with = |place: &str, value: Value| {
+        let mut bad = good.clone();
+        *bad.pointer_mut(place).expect("it is there") = value;
+        bad
+    };
+    for bad in [
+        with("/batches/0/rows/0/values/0/1", json!("nan")),
+        with("/batches/0/rows/0/values/0/1", json!(null)),
+        with("/batches/0/rows/0/step", json!(-1)),
+        with("/batches/0/rank", json!(u32::MAX)),
+        with("/batches/0/first", json!(u64::MAX)),
+        with("/batches/0/rows", Value::Array(rows)),
+        with("/batches", Value::Array(many)),
+        with("/node", json!("../n1")),
+    ] {
+        assert_eq!(post(&plane, &spec.token, &spec, &bad).refusal(), (400, "G0306".to_owned()));
+    }
+    assert_eq!(post(&plane, &spec.token, &spec, &with("/version", json!(2))).refusal(), (400, "G0310".to_owned()));
+    // An index without a name costs that value only.
+    let nameless = with("/batches/0/rows/0/values/0/0", json!(7));
+    assert_eq!(post(&plane, &spec.token, &spec, &nameless).json()["stored"], json!([5]));
+    for (path, refusal) in [
+        ("/jobs/9/metrics", (404, "G0302")),
+        ("/jobs/9/metrics/curves", (404, "G0302")),
+        ("/jobs/1/metrics/curves?points=many", (400, "G0306")),
+        ("/jobs/1/metrics/curves?node=..%2f", (400, "G0306")),
+        ("/jobs/1/metrics/curves?from=yesterday", (400, "G0306")),
+    ] {
+        assert_eq!(plane.get(path).refusal(), (refusal.0, refusal.1.to_owned()), "{path}");
+    }
+}
+
+/// Without a series store (a newer release wrote it) everything else goes on, and who asks for metrics is told why there are none.
+#[test]
+fn a_closed_series_store_says_why_and_stops_nothing_else() {
+    let plane = Plane::start();
+    let newer = [b"GLSERIES", &2_u32.to_le_bytes()[..], &[0; 100]].concat();
+    std::fs::write(plane.folder.path().join("series/segment-0000000001"), newer).expect("the folder is writable");
+    let plane = plane.restart();
+    plane.submit("a", 1);
+    let spec = plane.launched();
+    let refused = post(&plane, &spec.token, &spec, &report(&spec, 0, 0, 5));
+    assert_eq!(refused.refusal(), (503, "G0322".to_owned()));
+    assert!(refused.text.contains("its format is version 2"), "{refused:?}");
+    assert_eq!(plane.get("/jobs/1/metrics").refusal(), (503, "G0322".to_owned()));
+    plane.report(&spec, &crate::plane::running(&spec));
+    assert_eq!(get(&plane, "/jobs/1")["state"], "running");
+}

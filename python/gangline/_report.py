@@ -1,0 +1,205 @@
+"""Tells Gangline what this rank does and measures, over the socket that it gave the rank (docs/reference/rank-protocol.md).
+
+Outside of a Gangline job every call checks its arguments and does nothing. A call never waits: what the socket doesn't take
+at once is kept, up to a limit, and sent with the next call; beyond that it is dropped and counted. Only the process that
+imported this module reports; a forked data-loading worker stays silent.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+
+# Bytes that wait for the socket; further messages are dropped.
+_WAITING_BYTES_MAX = 1 << 18
+# Seconds before a lost connection is tried again.
+_RETRY_SECONDS = 1.0
+# The supervisor's limits, by docs/reference/rank-protocol.md.
+_METRICS_MAX = 64
+_NAME_BYTES_MAX = 200
+_COUNT_MAX = 1 << 53
+_PHASES = ("init", "restore", "data", "compute", "communication", "straggler_wait", "checkpoint", "done")
+
+
+class _Connection:
+    """The connection to the supervisor."""
+
+    def __init__(self, path):
+        self._path = path
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._socket = None
+        self._retry_at = 0.0
+        self._unsent = bytearray()
+        self._unread = b""
+        self.phase = None
+        self.stop = None
+        self.dropped = 0
+
+    def say(self, message):
+        if self._path is None or os.getpid() != self._process:
+            return
+        line = (json.dumps(message) + "\n").encode()
+        with self._lock:
+            if len(self._unsent) + len(line) > _WAITING_BYTES_MAX:
+                self.dropped += 1
+            else:
+                self._unsent += line
+            self._exchange()
+
+    def hear(self):
+        if self._path is None or os.getpid() != self._process:
+            return None
+        with self._lock:
+            self._exchange()
+            return self.stop
+
+    def _exchange(self):
+        try:
+            if self._connect():
+                self._send()
+                self._receive()
+        except OSError:
+            # The supervisor is being replaced or is gone: what was cut off can't be continued on another connection.
+            self._socket.close()
+            self._socket, self._retry_at = None, time.monotonic() + _RETRY_SECONDS
+            del self._unsent[: self._unsent.find(b"\n") + 1]
+            self._unread = b""
+
+    def _connect(self):
+        if self._socket is not None:
+            return True
+        if time.monotonic() < self._retry_at:
+            return False
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(self._path)
+        except OSError:
+            connection.close()
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            return False
+        connection.setblocking(False)
+        self._socket = connection
+        return True
+
+    def _send(self):
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+
+    def _receive(self):
+        with contextlib.suppress(BlockingIOError):
+            while received := self._socket.recv(1 << 16):
+                *lines, self._unread = (self._unread + received).split(b"\n")
+                for line in lines:
+                    self._order(line)
+            raise ConnectionResetError("the supervisor closed the connection")
+
+    def _order(self, line):
+        with contextlib.suppress(ValueError):
+            order = json.loads(line)
+            if isinstance(order, dict) and order.get("order") == "save_and_stop":
+                self.stop = StopRequest(str(order.get("reason", "")), float(order.get("grace_ms", 0)) / 1000)
+
+
+class StopRequest:
+    """An order to save a checkpoint and exit with 94 (or with 0 if the work is done)."""
+
+    def __init__(self, reason, grace_seconds):
+        self.reason = reason
+        """Why."""
+        self.grace_seconds = grace_seconds
+        """Seconds between the order and the end of the process."""
+
+    def __repr__(self):
+        return f"StopRequest(reason={self.reason!r}, grace_seconds={self.grace_seconds})"
+
+
+_connection = _Connection(os.environ.get("GANGLINE_SOCKET") or None)
+
+
+def report(step=None, *, loss=None, tokens=None, total_steps=None, **metrics):
+    """Reports what this rank measured; with a step, also that the step is done.
+
+    `tokens` are those of this step and rank, `total_steps` is the step at which training will end. Every other argument is
+    a metric, up to 64; names that aren't Python's are passed as `report(step, **{"eval/f1": 0.9})`. Values are numbers or
+    whatever `float()` takes, such as a tensor with one element (which waits for its device). NaN and infinities are kept.
+
+    A TypeError or ValueError names the argument that can't be meant, inside a job or not.
+    """
+    message = {}
+    for name, count in (("step", step), ("tokens", tokens), ("total_steps", total_steps)):
+        if count is not None:
+            message[name] = _count(name, count)
+    if loss is not None:
+        message["loss"] = _number("loss", loss)
+    if len(metrics) > _METRICS_MAX:
+        raise ValueError(f"report has {len(metrics)} metrics, more than {_METRICS_MAX}: report some of them less often")
+    values = {_named(name): _number(name, value) for name, value in metrics.items() if value is not None}
+    if values:
+        message["metrics"] = values
+    if message:
+        _connection.say(message)
+
+
+class phase:
+    """Says what this rank does from now on: `init`, `restore`, `data`, `compute`, `communication`, `straggler_wait`,
+    `checkpoint` or `done`. Device time is booked by phase, and each step's seconds in each phase become metrics.
+
+    As a context manager it returns to the phase before at the end of the block:
+
+        with gangline.phase("data"):
+            batch = next(batches)
+    """
+
+    def __init__(self, name):
+        if name not in _PHASES:
+            raise ValueError(f"there is no phase {name!r}: it is one of {', '.join(_PHASES)}")
+        self._before = _connection.phase
+        _enter(name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        _enter(self._before or "compute")
+
+
+def _enter(name):
+    _connection.phase = name
+    _connection.say({"phase": name})
+
+
+def stop_requested():
+    """Returns the `StopRequest` if this rank is to save and stop, or None. In a gang let one rank ask and broadcast the
+    answer, so that all stop after the same step."""
+    return _connection.hear()
+
+
+def _count(name, value):
+    try:
+        count = value.__index__()
+    except (AttributeError, TypeError):
+        raise TypeError(f"report: {name} is a {type(value).__qualname__}, not a whole number") from None
+    if not 0 <= count <= _COUNT_MAX:
+        raise ValueError(f"report: {name} is {count}, which is not between 0 and 2^53")
+    return count
+
+
+def _number(name, value):
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"report: {name} is a {type(value).__qualname__}, not a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise TypeError(f"report: {name} is not a number: {error}") from error
+
+
+def _named(name):
+    if not name or len(name.encode()) > _NAME_BYTES_MAX or any(ord(letter) < 32 for letter in name):
+        raise ValueError(f"report: the metric's name {name[:80]!r} is empty, too long, or has control characters")
+    if name.startswith("gangline."):
+        raise ValueError(f"report: the name {name!r} begins with \"gangline.\", which is kept for Gangline's own metrics")
+    return name

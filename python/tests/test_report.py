@@ -1,0 +1,139 @@
+"""Reports over a real socket: what arrives, what is refused, and that nothing waits."""
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gangline import _report
+
+
+class Supervisor:
+    """Listens as a supervisor does."""
+
+    def __init__(self, folder):
+        self.path = str(folder / "rank.sock")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        self.connection = None
+
+    def accept(self):
+        self.listener.settimeout(30)
+        self.connection, _ = self.listener.accept()
+        self.connection.settimeout(30)
+        self.lines = self.connection.makefile("rb")
+
+    def next(self):
+        return json.loads(self.lines.readline())
+
+
+@pytest.fixture
+def supervisor(tmp_path, monkeypatch):
+    found = Supervisor(tmp_path)
+    monkeypatch.setattr(_report, "_connection", _report._Connection(found.path))
+    yield found
+    found.listener.close()
+
+
+def test_steps_metrics_and_phases_arrive(supervisor):
+    _report.phase("data")
+    supervisor.accept()
+    _report.report(7, loss=2.5, tokens=512, total_steps=100, lr=3e-11, **{"eval/f1": 1})
+    _report.report(8, loss=float("nan"), up=math.inf, absent=None)
+    with _report.phase("checkpoint"):
+        _report.report(accuracy=0.5)
+    heard = [supervisor.next() for _ in range(6)]
+    assert heard[0] == {"phase": "data"}
+    assert heard[1] == {
+        "step": 7,
+        "tokens": 512,
+        "total_steps": 100,
+        "loss": 2.5,
+        "metrics": {"lr": 3e-11, "eval/f1": 1.0},
+    }
+    assert math.isnan(heard[2]["loss"]) and heard[2]["metrics"] == {"up": math.inf}
+    assert heard[3:] == [{"phase": "checkpoint"}, {"metrics": {"accuracy": 0.5}}, {"phase": "data"}]
+
+
+def test_an_order_to_stop_is_heard(supervisor):
+    _report.report(1)
+    supervisor.accept()
+    assert _report.stop_requested() is None
+    supervisor.connection.sendall(b'{"order":"later_release"}\nnonsense\n{"order":"save_and_stop","grace_ms":60')
+    supervisor.connection.sendall(b'000,"reason":"node drained"}\n')
+    begun = time.monotonic()
+    while (stop := _report.stop_requested()) is None and time.monotonic() - begun < 30:
+        pass
+    assert (stop.reason, stop.grace_seconds) == ("node drained", 60.0)
+
+
+def test_a_supervisor_that_does_not_read_costs_messages_and_no_time(supervisor):
+    _report.report(1)
+    supervisor.accept()
+    begun = time.monotonic()
+    for step in range(20_000):
+        _report.report(step, **{f"metric-{number}": 0.1 for number in range(10)})
+    assert time.monotonic() - begun < 30
+    assert _report._connection.dropped > 0
+    heard = [supervisor.next() for _ in range(100)]
+    assert [message["step"] for message in heard] == [1, *range(99)], "whole messages, in order"
+
+
+def test_a_supervisor_that_is_gone_is_found_again(supervisor, tmp_path, monkeypatch):
+    monkeypatch.setattr(_report, "_RETRY_SECONDS", 0.0)
+    _report.report(1)
+    supervisor.accept()
+    supervisor.lines.close()
+    supervisor.connection.close()
+    for step in range(2, 6):
+        _report.report(step)
+    supervisor.accept()
+    _report.report(6)
+    heard = [supervisor.next()]
+    while heard[-1]["step"] != 6:
+        heard.append(supervisor.next())
+    steps = [message["step"] for message in heard]
+    assert steps == sorted(steps) and len(steps) >= 2
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "word"),
+    [
+        (lambda: _report.report("7"), TypeError, "step"),
+        (lambda: _report.report(1.5), TypeError, "step"),
+        (lambda: _report.report(-1), ValueError, "step"),
+        (lambda: _report.report(1, tokens=1 << 60), ValueError, "tokens"),
+        (lambda: _report.report(1, loss="2.5"), TypeError, "loss"),
+        (lambda: _report.report(1, grads=[1, 2]), TypeError, "grads"),
+        (lambda: _report.report(1, **{"": 1}), ValueError, "name"),
+        (lambda: _report.report(1, **{"x" * 201: 1}), ValueError, "name"),
+        (lambda: _report.report(1, **{"gangline.step_seconds": 1}), ValueError, "gangline."),
+        (lambda: _report.report(1, **{f"m{number}": 1 for number in range(65)}), ValueError, "64"),
+        (lambda: _report.phase("napping"), ValueError, "napping"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_and_named(call, error, word):
+    with pytest.raises(error, match=word):
+        call()
+
+
+def test_outside_of_a_job_and_in_a_forked_worker_nothing_is_said(supervisor, monkeypatch):
+    _report.report(1)
+    supervisor.accept()
+    if (worker := os.fork()) == 0:
+        _report.report(2)
+        os._exit(0)
+    os.waitpid(worker, 0)
+    _report.report(3)
+    assert [supervisor.next()["step"] for _ in range(2)] == [1, 3]
+
+    script = "import gangline; gangline.report(1, loss=2.5); gangline.phase('data'); print(gangline.stop_requested())"
+    environment = {name: value for name, value in os.environ.items() if name != "GANGLINE_SOCKET"}
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout == "None\n"
