@@ -1,5 +1,6 @@
 //! `up`: runs the control plane in the foreground.
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::configuration;
 use crate::failure::Failure;
 use crate::launcher::{self, Chosen, LauncherArgs};
 use crate::listen::{ListenArgs, Listening};
+use crate::reload::{self, Reloading};
 use crate::{Global, output};
 
 /// Interval between two checks that the control plane's threads live.
@@ -102,6 +104,7 @@ pub(crate) struct Running {
     visits: Visits,
     service: Service,
     series: Option<series::Service>,
+    reloading: Reloading,
     stop_http: oneshot::Sender<()>,
     http: std::thread::JoinHandle<std::io::Result<()>>,
 }
@@ -125,10 +128,16 @@ pub(crate) fn wait_for_signal(running: &Running) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
         loop {
             tokio::select! {
                 interrupted = tokio::signal::ctrl_c() => return interrupted.map_err(Failure::from),
                 _ = terminate.recv() => return Ok(()),
+                // A terminal that goes away ends the control plane that was started in it.
+                _ = hangup.recv() => {
+                    if std::io::stderr().is_terminal() { return Ok(()) }
+                    running.reloading.run().await;
+                }
                 () = tokio::time::sleep(LIFE_CHECK) => running.check_alive()?,
             }
         }
@@ -191,10 +200,31 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
     let visits = Visits::default();
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
-    let ((handle, views), (series, series_handle)) = ((service.handle(), service.views()), start_series(&folder));
-    let (visits_of_app, at_hand) = (visits.clone(), AtHand::default());
-    let app =
-        App { handle, views, secrets, visits: visits_of_app, user, folder, hosts, at_hand, series: series_handle };
+    let read = reload::reader(folder.clone(), args.config.clone(), config);
+    let reloading = Reloading { read, handle: service.handle() };
+    let (series, series_handle) = start_series(&folder);
+    let app = App {
+        handle: service.handle(),
+        views: service.views(),
+        secrets,
+        visits: visits.clone(),
+        user,
+        folder,
+        hosts,
+        at_hand: AtHand::default(),
+        series: series_handle,
+        read_configuration: reloading.read.clone(),
+    };
+    let (stop_http, http) = spawn_server(runtime, doors, app)?;
+    Ok(Running { url, visits, service, series, reloading, stop_http, http })
+}
+
+/// Answers requests on a thread of its own until the sender sends or goes.
+fn spawn_server(
+    runtime: tokio::runtime::Runtime,
+    doors: Doors,
+    app: App,
+) -> std::io::Result<(oneshot::Sender<()>, std::thread::JoinHandle<std::io::Result<()>>)> {
     let (stop_http, stopped) = oneshot::channel::<()>();
     let serve = move || {
         let stop = async {
@@ -204,7 +234,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         runtime.block_on(server::serve(doors, app, stop))
     };
     let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
-    Ok(Running { url, visits, service, series, stop_http, http })
+    Ok((stop_http, http))
 }
 
 /// Returns the ladder of time-outs above the heartbeat, with those that are set explicitly.

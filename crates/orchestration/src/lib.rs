@@ -19,6 +19,7 @@ mod evolve;
 mod explain;
 #[cfg(test)]
 mod fixture;
+mod folders;
 mod hold;
 #[cfg(test)]
 mod hold_tests;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use gangline_base::{JobId, JobSpec, Money, NodeId, Timestamp};
 use gangline_execution::protocol::{Fault, FaultCause, Report};
@@ -13,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::attempts::excess_attempts;
 use super::last_words::LastWords;
 use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
+use super::resume::submission;
 use super::retention::RemovedRecord;
+use super::straggler::StragglerRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
 use crate::codec::{PinV1, SpecV1};
 
@@ -86,8 +87,7 @@ pub struct JobRecord {
     /// The place in a sweep, if the job belongs to one.
     #[serde(default)]
     pub sweep: Option<PointRecord>,
-    /// What it was submitted with beside the above, so that it can be resumed. None for a sweep's jobs, whose sweep
-    /// has it, and for jobs submitted to earlier releases.
+    /// The rest of its specification, to resume it; none for a sweep's jobs, and in records of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<Box<SpecV1>>,
     /// Data of the job that no retention policy removes.
@@ -127,35 +127,6 @@ impl AttemptRecord {
     /// Returns the number of samples received for the attempt's curve.
     pub fn samples_stored(&self) -> u64 {
         self.shares.first().map_or(0, |share| share.samples_stored)
-    }
-}
-
-/// A rank that slows down its gang.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StragglerRecord {
-    /// The rank.
-    pub rank: u32,
-    /// The node that the rank runs on.
-    pub node: String,
-    /// Whether the rank waits for its data; otherwise it computes for longer.
-    pub is_data: bool,
-    /// The rank's own work per step.
-    pub own: Duration,
-    /// The median work per step of its peers.
-    pub peers: Duration,
-    /// Steps over which the times were taken.
-    pub steps: u64,
-}
-
-impl StragglerRecord {
-    /// Describes the straggler in words, with the evidence.
-    pub fn describe(&self) -> String {
-        let (own, peers) = (self.own.as_secs_f64(), self.peers.as_secs_f64());
-        let why = if self.is_data { "waits for its data" } else { "computes for longer" };
-        let StragglerRecord { rank, node, steps, .. } = self;
-        format!(
-            "rank {rank} on {node} is slow: {own:.3} s of work a step, its peers {peers:.3} s (measured over {steps} steps); it {why}"
-        )
     }
 }
 
@@ -356,6 +327,8 @@ impl JobRecord {
         }
         self.checkpoints_before = self.checkpoints;
         self.progress.tokens_per_second = None;
+        // The fault of the attempt has it from here on.
+        self.progress.not_finite_since = None;
         self.note(now, text);
     }
 
@@ -480,13 +453,6 @@ impl JobRecord {
         let before = &mut self.checkpoints_before;
         before.count = saved().fold(before.count, |count, (saved, _)| count.saturating_sub(saved));
         before.bytes = saved().fold(before.bytes, |bytes, (_, saved)| bytes.saturating_sub(saved));
-    }
-}
-
-fn submission(spec: &JobSpec) -> String {
-    match spec.origin {
-        Some(origin) => format!("submitted by {} to resume {origin}", spec.submitter),
-        None => format!("submitted by {}", spec.submitter),
     }
 }
 
