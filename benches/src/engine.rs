@@ -15,7 +15,8 @@ use gangline_base::{
     Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
 use gangline_orchestration::{Decision, Engine, Event, Limits, NodeCapacity, NodeSpec, ShareEnd};
-use gangline_store::db::{Batch, Entry, Journal, Options};
+use gangline_store::db::{Entry, Journal, Options};
+use gangline_store::ports::Batch;
 
 use super::report::median;
 
@@ -125,7 +126,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         },
         elastic: None,
         program: Program { workdir: "/".to_owned(), envs: Default::default(), setup: None, run: "true".to_owned() },
-        checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
+        checkpoint: CheckpointPolicy { path: None, is_shared: false, grace: Duration::from_secs(30) },
         recovery: RecoveryPolicy {
             max_faults: 10,
             no_progress_limit: 3,
@@ -162,7 +163,7 @@ fn record() -> Entry {
 
 fn commit(journal: &mut Journal, records: &[Entry]) -> Result<()> {
     journal
-        .commit(Batch { records, given_out: gangline_base::JobId(0), read_models: &mut |_| Ok(()) })
+        .commit(Batch { records, given_out: gangline_base::JobId(0), changes: gangline_store::ports::Changes::none() })
         .context("commit")?;
     Ok(())
 }

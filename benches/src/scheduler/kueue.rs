@@ -18,7 +18,8 @@ use gangline_orchestration::{
     Configuration, Decision, Engine, Entry, Event, Limits, PreemptionRules, QueueSpec, ShareEnd,
 };
 use gangline_store::codec::encode_entry;
-use gangline_store::db::{self, Batch, Journal};
+use gangline_store::db::{self, Journal};
+use gangline_store::ports::Batch;
 
 use super::Effort;
 use super::fixture::{Gang, Running, node, placed};
@@ -224,7 +225,11 @@ impl Player {
 
     fn commit(&mut self) -> Result<()> {
         self.journal
-            .commit(Batch { records: &self.records, given_out: JobId(0), read_models: &mut |_| Ok(()) })
+            .commit(Batch {
+                records: &self.records,
+                given_out: JobId(0),
+                changes: gangline_store::ports::Changes::none(),
+            })
             .context("commit")?;
         self.records.clear();
         self.requests = 0;

@@ -3,6 +3,7 @@
 
 mod amount;
 mod backup;
+mod cancel;
 mod change;
 mod checkpoint;
 mod client;
@@ -19,6 +20,7 @@ mod internal;
 mod jobs;
 mod launcher;
 mod listen;
+mod listing;
 mod logs;
 mod manual;
 mod output;
@@ -63,6 +65,7 @@ struct Arguments {
 
 /// Options of every command.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Connection and output")]
 struct Global {
     /// The data folder of the control plane [default: $XDG_DATA_HOME/gangline or ~/.local/share/gangline]
     #[arg(long, global = true, env = "GANGLINE_DATA", value_name = "DIR")]
@@ -119,8 +122,8 @@ enum Command {
     /// Submit an ended job again: a new job continues from its checkpoints
     #[command(visible_alias = "requeue")]
     Resume(change::ResumeArgs),
-    /// End a job, or all jobs of a sweep
-    Cancel(jobs::JobArgs),
+    /// End jobs, or all jobs of a sweep
+    Cancel(cancel::CancelArgs),
     /// List nodes and who holds their accelerators
     Nodes,
     /// Let nothing new start on a node
@@ -215,7 +218,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Explain(args) => explain::run(&global, &args)?,
-        Command::Cancel(args) => jobs::cancel(&Client::connect(&global)?, &args, global.json)?,
+        Command::Cancel(args) => cancel::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Nodes => cluster::nodes(&Client::connect(&global)?, global.json)?,
         Command::Drain(args) => cluster::drain(&Client::connect(&global)?, &args, global.json)?,
         Command::Reload => reload::run(&Client::connect(&global)?, global.json)?,

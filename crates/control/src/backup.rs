@@ -273,13 +273,14 @@ fn sync_folder(folder: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gangline_store::db::{Batch, Entry, Journal, Options};
+    use gangline_store::db::{Entry, Journal, Options};
+    use gangline_store::ports::{Batch, Changes};
 
     const NOW: Timestamp = Timestamp::EPOCH;
 
     fn commit(journal: &mut Journal, number: u64) {
         let records = [Entry { at: NOW, body: number.to_string().into_bytes() }];
-        let batch = Batch { records: &records, given_out: JobId(number), read_models: &mut |_| Ok(()) };
+        let batch = Batch { records: &records, given_out: JobId(number), changes: Changes::none() };
         journal.commit(batch).expect("there is room");
     }
 

@@ -1,8 +1,8 @@
 //! Why a job is pending, as values.
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use gangline_base::{
     AcceleratorKind, Bytes, Dependency, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp,
@@ -10,10 +10,10 @@ use gangline_base::{
 
 use crate::claim::names;
 use crate::engine::Engine;
-use crate::queueing::QueueKey;
+use crate::job::Job;
 use crate::reasons::{Candidate, Reasons};
 use crate::recovery::SparePool;
-use crate::{DomainFit, Refusal, Share};
+use crate::{DomainFit, Event, Refusal, Share};
 
 /// The most dependencies named in one explanation.
 const DEPENDENCIES_NAMED_MAX: usize = 16;
@@ -182,7 +182,7 @@ impl fmt::Display for Blocker {
             }
             Blocker::Claimed { victims, .. } => write!(f, "waits for {} to save and make room", names(victims)),
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
-                lacks_free(f, wanted, (*nodes_with_room, *free_accelerators), holders)
+                not_enough(f, wanted, (*nodes_with_room, *free_accelerators), holders)
             }
             Blocker::Topology { wanted, best, nodes_with_room } => write!(
                 f,
@@ -212,7 +212,8 @@ fn waits_for_ends(f: &mut fmt::Formatter<'_>, dependencies: &[Dependency], more:
     if more > 0 { write!(f, ", and for {more} more job(s)") } else { Ok(()) }
 }
 
-fn lacks_free(
+/// Formats what a gang wants and what is free.
+fn not_enough(
     f: &mut fmt::Formatter<'_>,
     wanted: &GangShape,
     (nodes_with_room, free_accelerators): (usize, u32),
@@ -248,6 +249,8 @@ pub enum DryRun {
         /// The nodes and devices it would get.
         shares: Vec<Share>,
     },
+    /// It would start as soon as the jobs that it preempts have saved and stopped.
+    WouldPreempt(Explanation),
     /// It would wait.
     WouldWait(Explanation),
 }
@@ -280,21 +283,23 @@ impl Engine {
     /// # Errors
     /// The [`Refusal`] that the submission would get.
     pub fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<DryRun, Refusal> {
-        self.admit_job(spec)?;
-        let (turn, job) = (self.configuration.order.turn(now, spec, self.estimates.expect(spec)), self.next_job_id());
-        let key = QueueKey { priority: Reverse(spec.priority), turn, job };
-        let held_back = Blocker::after(&spec.after);
-        let candidate = Candidate { spec, is_recovering: false, key, not_before: now, sweep: None, held_back };
-        let explanation = self.explain_candidate(now, &candidate);
-        if explanation.blocker != Blocker::Nothing {
-            return Ok(DryRun::WouldWait(explanation));
+        self.try_out(now, &Event::JobSubmitted(Arc::new(spec.clone())))
+    }
+
+    /// Submits to a copy of the engine and returns what the copy decides about the first job.
+    pub(crate) fn try_out(&self, now: Timestamp, submission: &Event) -> Result<DryRun, Refusal> {
+        let (mut copy, id) = (self.clone(), self.next_job_id());
+        copy.apply(now, submission)?;
+        if let Some(attempt) = copy.job(id).and_then(Job::attempt) {
+            return Ok(DryRun::WouldStart { shares: attempt.shares.clone() });
         }
-        let mut reasons = Reasons::new(self, now);
-        let held = reasons.reservations_before(&candidate);
-        let claims = self.claims_beside(candidate.key.job);
-        let room = self.room_beside(now, &candidate.applicant(), &claims, held);
-        let shares = room.map(|room| room.shares).unwrap_or_default();
-        Ok(DryRun::WouldStart { shares })
+        let waiting = copy.waiting_count();
+        let nothing = Explanation { blocker: Blocker::Nothing, ahead: 0, waiting, starts_by: None };
+        let explanation = copy.explain(now, id).unwrap_or(nothing);
+        Ok(match explanation.blocker {
+            Blocker::Claimed { .. } => DryRun::WouldPreempt(explanation),
+            _ => DryRun::WouldWait(explanation),
+        })
     }
 
     fn explain_candidate(&self, now: Timestamp, candidate: &Candidate<'_>) -> Explanation {

@@ -20,6 +20,7 @@ mod evolve;
 mod explain;
 #[cfg(test)]
 mod fixture;
+mod folders;
 mod held_back;
 mod hold;
 #[cfg(test)]

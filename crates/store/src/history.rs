@@ -65,13 +65,14 @@ mod tests {
 
     use super::*;
     use crate::codec::encode_entry;
-    use crate::db::{Batch, Entry, Journal, Options};
+    use crate::db::{Entry, Journal, Options};
+    use crate::ports::{Batch, Changes};
 
     fn journal(folder: &Path, bodies: Vec<Vec<u8>>) -> Journal {
         let (mut journal, _) = Journal::open(folder, Options::default()).expect("a new journal opens");
         let records: Vec<Entry> = bodies.into_iter().map(|body| Entry { at: Timestamp::EPOCH, body }).collect();
         journal
-            .commit(Batch { records: &records, given_out: JobId(0), read_models: &mut |_| Ok(()) })
+            .commit(Batch { records: &records, given_out: JobId(0), changes: Changes::none() })
             .expect("the disk takes it");
         journal
     }

@@ -57,8 +57,8 @@ const EXAMPLE: &str = "gangline-tinygpt";
 /// Objects are read and put synchronously; the client of S3, which is asynchronous, is an option.
 const SYNCHRONOUS: &str = "crates/objects";
 
-/// HTTP knows no SQL; its tests damage databases.
-const SERVER: &str = "crates/server";
+/// The service and HTTP know no SQL; their tests damage databases.
+const WITHOUT_SQL: [&str; 2] = ["crates/control", "crates/server"];
 
 /// Where what others wrote may be used, by the beginning of its name.
 const KEPT_IN: [(&str, &[&str]); 14] = [
@@ -143,8 +143,8 @@ fn refusal(package: &Package, dependency: &Dependency) -> Option<String> {
     if is_family(name, "tokio") && folder == SYNCHRONOUS {
         return (!dependency.is_optional).then(|| format!("make {name} optional: objects are synchronous without S3"));
     }
-    if name == "rusqlite" && folder == SERVER && !dependency.is_dev {
-        return Some(format!("drop {name}: the server asks the control plane's views, and only its tests use SQL"));
+    if name == "rusqlite" && WITHOUT_SQL.contains(&folder) && !dependency.is_dev {
+        return Some(format!("drop {name}: SQL is in the store, behind its ports, and in tests"));
     }
     if let Some(ours) = name.strip_prefix("gangline-") {
         let may = is_free(folder) || EDGES.iter().any(|(from, to)| *from == folder && to.contains(&ours));
@@ -267,9 +267,12 @@ mod tests {
     }
 
     #[test]
-    fn only_the_tests_of_the_server_use_sql() {
-        assert!(is_refused(SERVER, &normal("rusqlite")));
-        assert!(!is_refused(SERVER, &Dependency { is_dev: true, ..normal("rusqlite") }));
+    fn only_tests_use_sql_outside_the_store() {
+        for folder in WITHOUT_SQL {
+            assert!(is_refused(folder, &normal("rusqlite")), "{folder}");
+            assert!(!is_refused(folder, &Dependency { is_dev: true, ..normal("rusqlite") }), "{folder}");
+        }
+        assert!(!is_refused("crates/store", &normal("rusqlite")));
     }
 
     #[test]

@@ -11,7 +11,8 @@ use gangline_storage::{Options, PrunePolicy, Store};
 
 use super::plan::{Error, Plan, Planning, shown};
 use crate::folders::checkpoint_folder;
-use gangline_store::model::{Kept, next_job};
+use gangline_store::model::Kept;
+use gangline_store::ports::Queries as _;
 
 /// The most checkpoint folders that one pass examines.
 const FOLDERS_PER_PASS_MAX: usize = 1_000;
@@ -45,7 +46,7 @@ impl Planning<'_> {
         let mut due: BTreeMap<PathBuf, DueCheckpoints> = BTreeMap::new();
         let (mut after, mut is_contiguous) = (JobId(self.checkpoints_from.0.saturating_sub(1)), true);
         while due.len() < FOLDERS_PER_PASS_MAX
-            && let Some(job) = self.reader.read(|transaction| next_job(transaction, after))?
+            && let Some(job) = self.reader.next_job(after)?
         {
             after = job;
             let Some(kept) = self.kept(job)?.flatten() else { return Ok(()) };
@@ -87,7 +88,7 @@ impl Planning<'_> {
     /// unreadable record may have any folder, so then all are skipped.
     fn leave_out_shared(&self, due: &mut BTreeMap<PathBuf, DueCheckpoints>) -> Result<(), Error> {
         let mut after = JobId(0);
-        while let Some(job) = self.reader.read(|transaction| next_job(transaction, after))? {
+        while let Some(job) = self.reader.next_job(after)? {
             after = job;
             match self.kept(job)?.flatten() {
                 None => due.clear(),

@@ -15,7 +15,9 @@ use gangline_specs::config::Retention;
 use super::checkpoints::DueCheckpoints;
 use super::tree::{Walk, names, open_folder, open_root};
 use gangline_store::db::{self, Reader};
-use gangline_store::model::{Kept, last_job, next_curve, next_job, read_kept, unless_damaged};
+use gangline_store::model::Kept;
+use gangline_store::ports::{Queries as _, Series as _};
+use gangline_store::unless_row_damaged;
 
 /// Folder of the attempts' folders, in the data folder.
 const JOBS: &str = "jobs";
@@ -207,7 +209,7 @@ impl Planning<'_> {
 
     /// Returns the durable facts about a job: `None` if its row is damaged, `Some(None)` if it has no row.
     pub(super) fn kept(&self, job: JobId) -> Result<Option<Option<Kept>>, db::Error> {
-        self.reader.read(|transaction| unless_damaged(read_kept(transaction, job)))
+        unless_row_damaged(self.reader.kept(job))
     }
 
     pub(super) fn is_old(&self, since: Timestamp, age: Option<Duration>) -> bool {
@@ -321,7 +323,7 @@ impl Planning<'_> {
 
     fn plan_curves(&self, plan: &mut Plan) -> Result<(), Error> {
         let (mut after, mut is_contiguous) = (JobId(self.curves_from.0.saturating_sub(1)), true);
-        while let Some(job) = self.reader.read(|transaction| next_curve(transaction, after))? {
+        while let Some(job) = self.reader.next_curve(after)? {
             after = job;
             let kept = self.kept(job)?.flatten();
             let is_young = kept.as_ref().is_some_and(|kept| !self.is_old(kept.submitted_at, self.policy.samples));
@@ -344,9 +346,9 @@ impl Planning<'_> {
 
     /// Plans the removal of records. The newest stays: its row shows which ids were given out.
     fn plan_jobs(&self, with_files: &BTreeSet<JobId>, plan: &mut Plan) -> Result<(), Error> {
-        let Some(newest) = self.reader.read(last_job)? else { return Ok(()) };
+        let Some(newest) = self.reader.last_job()? else { return Ok(()) };
         let mut after = JobId(0);
-        while let Some(job) = self.reader.read(|transaction| next_job(transaction, after))? {
+        while let Some(job) = self.reader.next_job(after)? {
             after = job;
             let Some(kept) = self.kept(job)?.flatten() else { continue };
             if !self.is_old(kept.submitted_at, self.policy.jobs) {
@@ -367,9 +369,7 @@ impl Planning<'_> {
     fn last_end(&self, jobs: &Range<JobId>) -> Result<Option<Timestamp>, Error> {
         let mut last = None;
         let mut after = JobId(jobs.start.0.saturating_sub(1));
-        while let Some(job) =
-            self.reader.read(|transaction| next_job(transaction, after))?.filter(|job| *job < jobs.end)
-        {
+        while let Some(job) = self.reader.next_job(after)?.filter(|job| *job < jobs.end) {
             after = job;
             let ended_at = self.kept(job)?.flatten().and_then(|kept| kept.ended_at);
             match ended_at.filter(|at| self.is_old(*at, self.policy.jobs)) {

@@ -12,7 +12,7 @@ use super::plan::{Error, Plan, Planning, name_of, open_jobs};
 use super::thinning::points_to_remove;
 use super::tree::{Walk, open_folder};
 use gangline_store::db::{Reader, journal_folder};
-use gangline_store::model::{read_clock, sampled_attempts};
+use gangline_store::ports::{Queries as _, Series as _};
 
 /// The data that a pass would remove now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -50,7 +50,7 @@ pub struct Due {
 /// [`Error`].
 pub fn preview(folder: &Path, policy: &Retention, wall: Timestamp) -> Result<Preview, Error> {
     let reader = Reader::open(&journal_folder(folder))?;
-    let noted = reader.read(read_clock)?;
+    let noted = reader.retention_clock()?;
     // Between two passes the system's clock moves on; a larger advance isn't trusted yet.
     let now = noted.map_or(wall, |noted| wall.min(noted + policy.every.saturating_mul(2)));
     let planning = Planning { reader: &reader, folder, policy, now, curves_from: JobId(0), checkpoints_from: JobId(0) };
@@ -59,7 +59,7 @@ pub fn preview(folder: &Path, policy: &Retention, wall: Timestamp) -> Result<Pre
     add_files(folder, &plan, &mut due);
     for (job, at) in &plan.curves {
         let mut points = 0;
-        for (attempt, _) in reader.read(|transaction| sampled_attempts(transaction, *job))? {
+        for (attempt, _) in reader.sampled_attempts(*job)? {
             points_to_remove(&reader, (*job, attempt), |_, count| {
                 points += count;
                 Ok(())

@@ -8,7 +8,8 @@ use std::ops::RangeInclusive;
 use gangline_base::JobId;
 
 use gangline_store::db::{self, Reader};
-use gangline_store::model::{Loss, SAMPLES_PER_REMOVAL_MAX, read_losses, sample_edges};
+use gangline_store::model::{Loss, SAMPLES_PER_REMOVAL_MAX};
+use gangline_store::ports::Series as _;
 
 /// Parts of a curve; at most two points of each stay, and the first and the last point.
 const PARTS: u64 = 150;
@@ -23,11 +24,11 @@ pub(crate) fn points_to_remove(
     attempt: (JobId, u32),
     mut each: impl FnMut(Vec<RangeInclusive<u64>>, u64) -> Result<(), db::Error>,
 ) -> Result<(), db::Error> {
-    let Some(edges) = reader.read(|transaction| sample_edges(transaction, attempt))? else { return Ok(()) };
+    let Some(edges) = reader.edges(attempt)? else { return Ok(()) };
     let pages = |take: &mut dyn FnMut(Vec<Loss>) -> Result<(), db::Error>| {
         let mut after = None;
         loop {
-            let page = reader.read(|transaction| read_losses(transaction, attempt, after, SAMPLES_PER_REMOVAL_MAX))?;
+            let page = reader.losses(attempt, after, SAMPLES_PER_REMOVAL_MAX)?;
             let Some((last, _)) = page.last() else { return Ok(()) };
             after = Some(*last);
             take(page)?;

@@ -22,10 +22,9 @@ use super::looks::{Look, Looking, ShareKey};
 use super::survey::Surveyed;
 use super::troubles::Troubles;
 use super::{Error, Options};
-use gangline_store::db::{self, Journal, Reader, Sequence};
-use gangline_store::model::{
-    JobRecord, keep_answers, remove, repair, write_job, write_ledger, write_sample, write_sweep,
-};
+use gangline_store::db::{self, Journal, Reader};
+use gangline_store::model::JobRecord;
+use gangline_store::ports;
 
 /// The longest time that a stop waits for its snapshot. Without the snapshot, the next start replays more
 /// entries.
@@ -203,6 +202,7 @@ impl Actor {
         self.relaunch(now, batch);
         self.watch(now);
         self.evict_stragglers(now, batch);
+        self.remove_nodes(now, batch);
         if self.engine.next_deadline().is_some_and(|at| at <= now)
             && let Err(refusal) = self.apply(now, Event::TimePassed, batch)
         {
@@ -292,21 +292,18 @@ impl Actor {
         self.rows_since = None;
         let records = &self.records;
         let given_out = JobId(self.engine.next_job_id().0 - 1);
-        let last = Sequence(self.journal.last().0 + u64::try_from(entries.len()).unwrap_or(u64::MAX));
-        let mut read_models = |transaction: &rusqlite::Transaction<'_>| -> rusqlite::Result<()> {
-            rows.repairs.iter().try_for_each(|damage| repair(transaction, damage))?;
-            rows.sweeps.iter().try_for_each(|sweep| write_sweep(transaction, sweep))?;
-            for job in rows.jobs.iter().filter_map(|job| records.get(job)) {
-                write_job(transaction, job)?;
-            }
-            for (queue, entry) in &rows.ledger {
-                write_ledger(transaction, queue, entry)?;
-            }
-            keep_answers(transaction, &rows.answers, now, last)?;
-            rows.removals.iter().try_for_each(|removal| remove(transaction, now, removal))?;
-            rows.samples.iter().try_for_each(|sample| write_sample(transaction, sample))
+        let jobs: Vec<&JobRecord> = rows.jobs.iter().filter_map(|job| records.get(job)).collect();
+        let changes = ports::Changes {
+            at: now,
+            repairs: &rows.repairs,
+            sweeps: &rows.sweeps,
+            jobs: &jobs,
+            ledger: &rows.ledger,
+            answers: &rows.answers,
+            removals: &rows.removals,
+            samples: &rows.samples,
         };
-        let committed = self.journal.commit(db::Batch { records: entries, given_out, read_models: &mut read_models });
+        let committed = self.journal.commit(ports::Batch { records: entries, given_out, changes });
         for job in &rows.jobs {
             if self.records.get(job).is_some_and(|record| record.state.is_final()) {
                 self.records.remove(job);

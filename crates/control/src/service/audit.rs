@@ -4,16 +4,16 @@
 //!
 //! Damage is reported in the log and in the health; `gangline rebuild` repairs the read models.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gangline_base::{Bytes, JobId, Timestamp};
-use rusqlite::{ErrorCode, Transaction};
 use tracing::{error, info};
 
 use gangline_store::db::{self, Reader, Sequence};
-use gangline_store::model::{Listing, answers_from, blocks_from, read_jobs, read_jobs_singly, samples_from};
+use gangline_store::model::{Listing, Standing};
+use gangline_store::ports::Queries as _;
 
 /// The longest time that a start spends checking rows.
 const START_TIME_MAX: Duration = Duration::from_millis(500);
@@ -137,8 +137,7 @@ impl Audit {
 pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
     let mut found = Found::default();
     compare_indexes(reader, rest, &mut found)?;
-    let last = reader.read(|t| t.query_row("SELECT max(job) FROM jobs", [], |row| row.get::<_, Option<i64>>(0)));
-    let last = last.ok().flatten().map_or(0, i64::cast_unsigned);
+    let last = reader.last_job().ok().flatten().map_or(0, |job| job.0);
     let mut before = Some(JobId(last + 1));
     while let Some(at) = before {
         before = look_at_jobs(reader, at, &mut found);
@@ -151,21 +150,21 @@ pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
     }
     let mut after = Some([0; 4]);
     while let Some(at) = after {
-        let slice = reader.read(|transaction| samples_from(transaction, at, SAMPLES));
+        let slice = reader.audit_samples(at, SAMPLES);
         after = slice.as_ref().ok().and_then(|slice| slice.next);
         found.samples += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
         rest().then_some(())?;
     }
     let mut after = Some(0);
     while let Some(at) = after {
-        let slice = reader.read(|transaction| blocks_from(transaction, at, BLOCKS));
+        let slice = reader.audit_blocks(at, BLOCKS);
         after = slice.as_ref().ok().and_then(|slice| slice.next);
         found.samples += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
         rest().then_some(())?;
     }
     let mut after = Some(0);
     while let Some(at) = after {
-        let slice = reader.read(|transaction| answers_from(transaction, at, ANSWERS));
+        let slice = reader.audit_answers(at, ANSWERS);
         after = slice.as_ref().ok().and_then(|slice| slice.next);
         found.answers += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
         rest().then_some(())?;
@@ -183,15 +182,12 @@ impl Found {
 }
 
 fn malformed(reader: &Reader) -> Option<String> {
-    match reader.read(|transaction| transaction.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0))) {
-        Ok(verdict) => Some(verdict).filter(|verdict| verdict != "ok"),
-        Err(error) => Some(error.to_string()),
-    }
+    reader.quick_verdict().unwrap_or_else(|error| Some(error.to_string()))
 }
 
 /// Compares each table with its indexes, unless that takes too long.
 fn compare_indexes(reader: &Reader, rest: &dyn Fn() -> bool, found: &mut Found) -> Option<()> {
-    let tables = match reader.read(tables) {
+    let tables = match reader.tables() {
         Ok(tables) => tables,
         Err(error) => {
             found.note(&error);
@@ -199,7 +195,7 @@ fn compare_indexes(reader: &Reader, rest: &dyn Fn() -> bool, found: &mut Found) 
         }
     };
     for table in tables {
-        match reader.read(|transaction| verdict_on(transaction, &table, TABLE_TIME_MAX)) {
+        match reader.verdict_on(&table, TABLE_TIME_MAX) {
             Ok(Some(verdict)) if verdict != "ok" => drop(found.file.get_or_insert(verdict)),
             Ok(Some(_)) => {}
             Ok(None) => info!(table, "a table is too large to be compared with its indexes beside other work"),
@@ -210,36 +206,11 @@ fn compare_indexes(reader: &Reader, rest: &dyn Fn() -> bool, found: &mut Found) 
     Some(())
 }
 
-fn tables(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<String>> {
-    let sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name";
-    transaction.prepare(sql)?.query_map([], |row| row.get(0))?.collect()
-}
-
-/// Returns SQLite's first verdict on a table and its indexes, or none if the check takes too long.
-fn verdict_on(transaction: &Transaction<'_>, table: &str, within: Duration) -> rusqlite::Result<Option<String>> {
-    let interrupt = transaction.get_interrupt_handle();
-    let (done, is_done) = channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            if is_done.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
-                interrupt.interrupt();
-            }
-        });
-        let sql = format!("PRAGMA integrity_check(\"{table}\")");
-        let verdict = transaction.query_row(&sql, [], |row| row.get(0));
-        drop(done);
-        match verdict {
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => Ok(None),
-            verdict => verdict.map(Some),
-        }
-    })
-}
-
 /// Checks a slice of the jobs before `before`, with their ledger. Returns where the next slice begins.
 fn look_at_jobs(reader: &Reader, before: JobId, found: &mut Found) -> Option<JobId> {
-    let slice = reader.read(|transaction| read_jobs(transaction, Some(before), JOBS));
+    let slice = reader.jobs(Standing::Any, Some(before), JOBS);
     let slice = match slice {
-        Err(db::Error::Damaged { .. }) => reader.read(|transaction| read_jobs_singly(transaction, before, JOBS)),
+        Err(db::Error::Damaged { .. }) => reader.jobs_singly(Standing::Any, before, JOBS),
         slice => slice,
     };
     match slice {
@@ -256,7 +227,7 @@ fn look_at_jobs(reader: &Reader, before: JobId, found: &mut Found) -> Option<Job
 
 /// Checks a slice of the journal's hash chain and returns its last record.
 fn look_at_records(reader: &Reader, after: Sequence, found: &mut Found) -> Option<Sequence> {
-    match reader.history(after, RECORDS) {
+    match reader.records(after, RECORDS) {
         Ok(records) => records.last().map(|record| record.sequence),
         Err(error) => {
             found.journal.get_or_insert_with(|| error.to_string());

@@ -15,7 +15,7 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::start::StartError;
 use gangline_store::db;
-use gangline_store::model::last_job;
+use gangline_store::ports::Queries as _;
 
 /// Folder of the attempts, below the data folder.
 const JOBS: &str = "jobs";
@@ -33,7 +33,7 @@ impl Actor {
         anchored: Option<JobId>,
         with_folders: &BTreeSet<JobId>,
     ) -> Result<JobId, db::Error> {
-        let stored = self.journal.reader().read(last_job)?;
+        let stored = self.journal.reader().last_job()?;
         let with_checkpoints = jobs_in(&self.options.folder.join(CHECKPOINTS));
         let on_disk = [with_folders, &with_checkpoints].map(|jobs| jobs.last().copied());
         Ok([anchored, stored].into_iter().chain(on_disk).flatten().max().unwrap_or(JobId(0)))

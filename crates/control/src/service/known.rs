@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::warn;
 
 use gangline_store::db::Reader;
-use gangline_store::model::{ANSWERS_MAX, RequestKey, read_keys};
+use gangline_store::model::{ANSWERS_MAX, RequestKey};
+use gangline_store::ports::Queries as _;
 
 /// A set of keys. The service's thread adds to it; every handle reads it.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +32,7 @@ struct Known {
 impl KnownKeys {
     /// Adds the keys of all durable answers.
     pub(super) fn learn(&self, reader: &Reader) {
-        let keys = reader.read(|transaction| read_keys(transaction, |user, key| self.add(user, key)));
+        let keys = reader.answer_keys(&mut |user, key| self.add(user, key));
         if let Err(error) = keys {
             warn!(%error, "the answers that are kept can't be read; they are looked for one by one");
             self.known().is_unsure = true;

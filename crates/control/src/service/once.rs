@@ -10,7 +10,8 @@ use super::actor::Actor;
 use super::batch::{Batch, Deferred};
 use super::handle::Reply;
 use gangline_store::db;
-use gangline_store::model::{KeptAnswer, Refused, RequestKey, read_answer};
+use gangline_store::model::{KeptAnswer, Refused, RequestKey};
+use gangline_store::ports::Queries as _;
 
 impl Actor {
     /// Makes a change. While the journal is poisoned, the change is refused before it touches the engine
@@ -62,7 +63,7 @@ impl Actor {
         if let Some((_, answer)) = in_batch {
             return Ok(Some(answer.clone()));
         }
-        let read = self.reader.read(|transaction| read_answer(transaction, &key.user, &key.key));
+        let read = self.reader.answer(key);
         read.map_err(|error: db::Error| Error::Unreadable { code: error.code(), cause: error.to_string() })
     }
 }

@@ -5,20 +5,19 @@
 use gangline_base::JobId;
 
 use super::retention::{Ended, Surroundings, Sweeper};
-use gangline_store::model::{
-    Removal, SAMPLES_PER_REMOVAL_MAX, blocks_of_rows, is_over, next_unpacked, sampled_attempts,
-};
+use gangline_store::model::Removal;
+use gangline_store::ports::{Queries as _, Series as _};
 
 impl Sweeper {
     /// Packs the curves of ended jobs that aren't packed yet.
     pub(super) fn pack(&self, service: &mut dyn Surroundings) -> Result<(), Ended> {
         let mut after = JobId(0);
-        while let Some(job) = self.reader.read(|transaction| next_unpacked(transaction, after))? {
+        while let Some(job) = self.reader.next_unpacked(after)? {
             after = job;
-            if !self.reader.read(|transaction| is_over(transaction, job))? {
+            if !self.reader.is_over(job)? {
                 continue;
             }
-            for (attempt, _) in self.reader.read(|transaction| sampled_attempts(transaction, job))? {
+            for (attempt, _) in self.reader.sampled_attempts(job)? {
                 self.pack_attempt((job, attempt), service)?;
             }
         }
@@ -28,9 +27,7 @@ impl Sweeper {
     fn pack_attempt(&self, (job, attempt): (JobId, u32), service: &mut dyn Surroundings) -> Result<(), Ended> {
         let mut after = Some(-1);
         while let Some(from) = after {
-            let (blocks, last) = self
-                .reader
-                .read(|transaction| blocks_of_rows(transaction, (job, attempt), from, SAMPLES_PER_REMOVAL_MAX))?;
+            let (blocks, last) = self.reader.blocks_of_rows((job, attempt), from)?;
             after = last;
             if !blocks.is_empty() {
                 service.remove(vec![Removal::Pack { job, attempt, blocks }])?;

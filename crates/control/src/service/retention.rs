@@ -29,7 +29,8 @@ use crate::retention::{
     points_to_remove, read_job_folder,
 };
 use gangline_store::db::{self, Reader};
-use gangline_store::model::{Removal, next_curve, read_clock, read_kept, sampled_attempts};
+use gangline_store::model::Removal;
+use gangline_store::ports::{Queries as _, Series as _};
 
 /// Time from the start to the first pass; a start is busy enough.
 const FIRST_AFTER: Duration = Duration::from_mins(1);
@@ -138,7 +139,7 @@ pub(super) fn run(
 ) {
     let mut service = Service { requests, stop };
     let mut watch = Stopwatch::start();
-    let noted = sweeper.reader.read(read_clock).ok().flatten();
+    let noted = sweeper.reader.retention_clock().ok().flatten();
     let mut clock = CautiousClock::new(first_time(noted, last_seen, wall()), watch.elapsed());
     let mut is_lag_told = false;
     let every = sweeper.policy.every;
@@ -261,7 +262,7 @@ impl Sweeper {
         service: &mut dyn Surroundings,
         outcome: &mut Outcome,
     ) -> Result<(), Ended> {
-        let noted = self.reader.read(|transaction| read_kept(transaction, due.job))?;
+        let noted = self.reader.kept(due.job)?;
         let noted = noted.filter(|kept| kept.ended_at.is_some()).map_or(0, |kept| kept.removed.logs_through());
         let Ok(found) = read_job_folder(jobs, due.job) else { return Ok(()) };
         outcome.jobs_with_files += 1;
@@ -316,7 +317,7 @@ impl Sweeper {
         outcome: &mut Outcome,
     ) -> Result<(), Ended> {
         // A restore may have brought the job's record back; then the job may not have ended.
-        let is_live = self.reader.read(|transaction| read_kept(transaction, due.job));
+        let is_live = self.reader.kept(due.job);
         if is_live?.is_some_and(|kept| kept.ended_at.is_none()) {
             return Ok(());
         }
@@ -331,18 +332,18 @@ impl Sweeper {
 
     /// Reports whether the job has ended by its durable record.
     pub(super) fn has_ended(&self, job: JobId) -> Result<bool, Ended> {
-        let kept = self.reader.read(|transaction| read_kept(transaction, job))?;
+        let kept = self.reader.kept(job)?;
         Ok(kept.is_some_and(|kept| kept.ended_at.is_some()))
     }
 
     /// Removes the points of a job's curve that the policy doesn't keep.
     fn thin(&self, job: JobId, service: &mut dyn Surroundings, outcome: &mut Outcome) -> Result<(), Ended> {
         let mut points = 0;
-        for (attempt, has_others) in self.reader.read(|transaction| sampled_attempts(transaction, job))? {
+        for (attempt, has_others) in self.reader.sampled_attempts(job)? {
             let mut has_others = has_others;
             while has_others && self.has_ended(job)? {
                 service.remove(vec![Removal::OtherNodes { job, attempt }])?;
-                let attempts = self.reader.read(|transaction| sampled_attempts(transaction, job))?;
+                let attempts = self.reader.sampled_attempts(job)?;
                 has_others = attempts.iter().any(|(number, others)| *number == attempt && *others);
             }
             let mut slices = Vec::new();
@@ -370,11 +371,9 @@ impl Sweeper {
         outcome: &mut Outcome,
     ) -> Result<(), Ended> {
         let mut after = JobId(jobs.start.0.saturating_sub(1));
-        while let Some(job) =
-            self.reader.read(|transaction| next_curve(transaction, after))?.filter(|job| *job < jobs.end)
-        {
+        while let Some(job) = self.reader.next_curve(after)?.filter(|job| *job < jobs.end) {
             service.remove(vec![Removal::Curve { job }])?;
-            let left = self.reader.read(|transaction| sampled_attempts(transaction, job))?;
+            let left = self.reader.sampled_attempts(job)?;
             // Without a record nothing of a job is removed.
             after = if left.is_empty() || !self.has_ended(job)? { job } else { after };
         }

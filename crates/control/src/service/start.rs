@@ -26,8 +26,9 @@ use super::troubles::Troubles;
 use super::{Options, REQUESTS_MAX, launch};
 use crate::views::Views;
 use gangline_store::codec::{self, decode_entry, decode_snapshot};
-use gangline_store::db::{self, Journal, Reader, Recovered, Sequence};
-use gangline_store::model::{JobRecord, Repair, SweepRecord, live_jobs, read_job, unless_damaged};
+use gangline_store::db::{self, Journal, Recovered, Sequence};
+use gangline_store::model::{JobRecord, Repair, SweepRecord};
+use gangline_store::ports::Queries as _;
 
 /// Why the control plane didn't start.
 #[derive(Debug, thiserror::Error)]
@@ -194,22 +195,6 @@ fn sweep(actor: &Actor, requests: &SyncSender<Request>) -> std::io::Result<Sende
     Builder::new().name("retention".to_owned()).spawn(run).map(|_| stopper)
 }
 
-/// Reads the records of all live jobs. Each live job of the journal has one, unless a row is damaged.
-fn read_records(reader: &Reader, engine: &Engine) -> Result<Vec<JobRecord>, db::Error> {
-    reader.read(|transaction| {
-        let mut records = live_jobs(transaction)?;
-        records.retain(|record| engine.job(record.id).is_some());
-        let known: BTreeSet<JobId> = records.iter().map(|record| record.id).collect();
-        for job in engine.jobs().filter(|job| !known.contains(&job.id)) {
-            // If the job's end was in a journal entry that was put aside, or its row is damaged, its record
-            // is rebuilt.
-            let found = unless_damaged(read_job(transaction, job.id))?.flatten();
-            records.extend(found.map(|(record, _)| record));
-        }
-        Ok(records)
-    })
-}
-
 /// Returns the rows to remove from read models that are ahead of a damaged journal.
 fn repairs(engine: &Engine, last: Sequence) -> Vec<Repair> {
     let live = engine.jobs().map(|job| {
@@ -263,7 +248,9 @@ impl Actor {
         let last_seen = engine.now();
         // The system's clock may have been set back since the last entry.
         let now = now.max(last_seen);
-        let stored = read_records(&journal.reader(), &engine)?;
+        // Each live job of the journal has a record, unless a row is damaged or the job's end was in an entry
+        // that was put aside: then its record is rebuilt.
+        let stored = journal.reader().live_jobs(&engine.jobs().map(|job| job.id).collect())?;
         under_way.known.learn(&journal.reader());
         let mut actor = Actor {
             engine,
@@ -421,10 +408,17 @@ impl Actor {
                 events.push(Event::NodeJoined(NodeSpec { location: Location::default(), ..old.clone() }));
             }
         }
+        let was_removed = |name: &NodeName| known.get(name).is_some_and(|(old, _)| old.capacity.accelerators == 0);
         for spec in &configured {
             let is_same = known.get(&spec.name).is_some_and(|(old, status)| old == spec && *status != NodeStatus::Lost);
             if !is_same {
                 events.push(Event::NodeJoined(spec.clone()));
+            }
+            // Its drain was that of its removal.
+            if was_removed(&spec.name)
+                && let Some(node) = self.engine.node_id(&spec.name)
+            {
+                events.push(Event::DrainCancelled { node });
             }
         }
         for (name, (_, status)) in &known {
@@ -445,6 +439,7 @@ impl Actor {
                 warn!(%refusal, "a node could not join");
             }
         }
+        self.remove_nodes(now, batch);
     }
 
     /// Renews the lease of every live attempt's supervisor, and starts supervisors that a crash kept from

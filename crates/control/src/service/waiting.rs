@@ -17,7 +17,8 @@ use super::actor::Actor;
 use super::batch::Batch;
 use crate::folders::checkpoint_folder;
 use crate::views;
-use gangline_store::model::{JobRecord, StateRecord, read_job};
+use gangline_store::model::{JobRecord, StateRecord};
+use gangline_store::ports::Queries as _;
 use gangline_store::{codec, db};
 
 impl Actor {
@@ -126,7 +127,7 @@ impl Actor {
         if let Some(record) = self.records.get(&ended) {
             return Ok(record.clone());
         }
-        let record = self.reader.read(|transaction| read_job(transaction, ended));
+        let record = self.reader.job(ended);
         let unreadable = |error: db::Error| Error::Unreadable { code: error.code(), cause: error.to_string() };
         let (record, _) = record.map_err(unreadable)?.ok_or(Error::Forgotten(ended))?;
         Ok(record)

@@ -16,14 +16,15 @@ use gangline_base::{JobId, SweepId};
 pub(crate) use job::history_to_api;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use job::{Texts, to_api};
-pub use logs::{NoLog, RankLog};
+pub use logs::{LogKind, NoLog, RankLog};
 pub(crate) use parts::state;
 #[cfg(test)]
 pub(crate) use sweep::sweep_to_api;
 
 use gangline_store::db::{self, Reader};
 use gangline_store::model::{self, JobRecord, Listing, StateRecord};
-pub use gangline_store::model::{JOBS_PER_PAGE_MAX, KeptAnswer, Refused, RequestKey};
+pub use gangline_store::model::{JOBS_PER_PAGE_MAX, KeptAnswer, Refused, RequestKey, Standing};
+use gangline_store::ports::{JobCurve, Queries as _, Series as _};
 
 /// Answers questions about jobs from the read models, so it shows only durable state. Cheap to clone. Queries
 /// block, so run them where blocking is allowed; they fail with the reader's errors ([`Reader::read`]).
@@ -41,8 +42,8 @@ pub struct JobPage {
     pub jobs: Vec<(JobId, Job)>,
     /// Jobs with a damaged row.
     pub damaged: Vec<JobId>,
-    /// The last job that was examined.
-    pub last: Option<JobId>,
+    /// The last job that was examined, if there may be more beyond it.
+    pub next: Option<JobId>,
 }
 
 /// A sweep, and those of its jobs that wait.
@@ -63,33 +64,39 @@ impl Views {
 
     /// Returns the jobs before `before`, newest first. Fails with [`db::Error::Damaged`] at a malformed page
     /// of the database: see [`Views::jobs_singly`].
-    pub fn jobs(&self, before: Option<JobId>, count: u32) -> Result<JobPage, db::Error> {
-        let listing = self.reader.read(|transaction| model::read_jobs(transaction, before, count))?;
+    pub fn jobs(&self, standing: Standing, before: Option<JobId>, count: u32) -> Result<JobPage, db::Error> {
+        let listing = self.reader.jobs(standing, before, count)?;
         Ok(self.page(listing))
     }
 
     /// Returns the jobs before `before`, newest first, looked up one by one around malformed pages.
-    pub fn jobs_singly(&self, before: JobId, count: u32) -> Result<JobPage, db::Error> {
-        let listing = self.reader.read(|transaction| model::read_jobs_singly(transaction, before, count))?;
+    pub fn jobs_singly(&self, standing: Standing, before: JobId, count: u32) -> Result<JobPage, db::Error> {
+        let listing = self.reader.jobs_singly(standing, before, count)?;
         Ok(self.page(listing))
     }
 
-    fn page(&self, Listing { jobs, damaged, last }: Listing) -> JobPage {
+    /// Returns those of these jobs that are live, in this order, `count` at most.
+    pub fn live_among(&self, ids: &[JobId], count: u32) -> Result<JobPage, db::Error> {
+        let listing = self.reader.these_jobs(Standing::Live, ids, count)?;
+        Ok(self.page(listing))
+    }
+
+    fn page(&self, Listing { jobs, damaged, last, has_more }: Listing) -> JobPage {
         let shown = |(record, booked): &(JobRecord, Vec<_>)| {
             (record.id, job::to_api(&self.folder, record, booked, job::Texts::Cut))
         };
-        JobPage { jobs: jobs.iter().map(shown).collect(), damaged, last }
+        JobPage { jobs: jobs.iter().map(shown).collect(), damaged, next: last.filter(|_| has_more) }
     }
 
     /// Returns a job, if there is a record of it.
     pub fn job(&self, id: JobId) -> Result<Option<Job>, db::Error> {
-        let found = self.reader.read(|transaction| model::read_job(transaction, id))?;
+        let found = self.reader.job(id)?;
         Ok(found.map(|(record, booked)| job::to_api(&self.folder, &record, &booked, job::Texts::Whole)))
     }
 
     /// Explains the state of a job that the engine doesn't know any more, if there is a record of it.
     pub fn explain_ended(&self, id: JobId) -> Result<Option<Explanation>, db::Error> {
-        let found = self.reader.read(|transaction| model::read_job(transaction, id))?;
+        let found = self.reader.job(id)?;
         Ok(found.map(|(record, _)| Explanation {
             job: Some(record.id.to_string()),
             state: Some(parts::state(record.state)),
@@ -104,33 +111,36 @@ impl Views {
 
     /// Returns a job's training curve with at most `points_max` points, if there is a record of the job.
     pub fn series(&self, id: JobId, points_max: u32) -> Result<Option<Series>, db::Error> {
-        self.reader.read(|transaction| {
-            let Some((record, _)) = model::read_job(transaction, id)? else { return Ok(None) };
-            let thinned_at = record.removed.thinned_at;
-            let found = model::read_series(transaction, id, points_max, thinned_at.is_some())?;
-            let points = found.points.into_iter().map(point).collect();
-            let thinned_at = thinned_at.map(Time);
-            Ok(Some(Series { job: id.to_string(), points, thinned_at, damaged: found.damaged }))
-        })
+        let found = self.reader.curve(id, points_max)?;
+        Ok(found.map(|JobCurve { points, thinned_at, damaged }| {
+            let points = points.into_iter().map(point).collect();
+            Series { job: id.to_string(), points, thinned_at: thinned_at.map(Time), damaged }
+        }))
     }
 
     /// Returns a sweep, if there are records of its jobs.
     pub fn sweep(&self, id: SweepId) -> Result<Option<SweepView>, db::Error> {
-        let found = self.reader.read(|transaction| model::read_sweep_jobs(transaction, id))?;
+        let found = self.reader.sweep_jobs(id)?;
         let waiting = found.0.iter().filter(|record| record.state == StateRecord::Waiting).map(|record| record.id);
         Ok(sweep::sweep_to_api(id, &found).map(|sweep| SweepView { sweep, waiting: waiting.collect() }))
     }
 
     /// Finds the log of a rank; of the last attempt, unless one is given. `None` if there is no record of the
     /// job.
-    pub fn log(&self, id: JobId, attempt: Option<u32>, rank: u32) -> Result<Option<Result<RankLog, NoLog>>, db::Error> {
-        let found = self.reader.read(|transaction| model::read_job(transaction, id))?;
-        Ok(found.map(|(record, _)| logs::find(&self.folder, &record, attempt, rank)))
+    pub fn log(
+        &self,
+        id: JobId,
+        attempt: Option<u32>,
+        rank: u32,
+        kind: LogKind,
+    ) -> Result<Option<Result<RankLog, NoLog>>, db::Error> {
+        let found = self.reader.job(id)?;
+        Ok(found.map(|(record, _)| logs::find(&self.folder, &record, attempt, (rank, kind))))
     }
 
     /// Returns the answer that is stored under an idempotency key.
     pub fn answer(&self, key: &RequestKey) -> Result<Option<KeptAnswer>, db::Error> {
-        self.reader.read(|transaction| model::read_answer(transaction, &key.user, &key.key))
+        self.reader.answer(key)
     }
 }
 

@@ -377,6 +377,7 @@ pub(crate) fn running(spec: &SupervisorSpec) -> Report {
         rendezvous: None,
         notice: None,
         findings: Vec::new(),
+        silence: None,
         samples: Vec::new(),
         samples_from: 0,
     }
@@ -391,5 +392,5 @@ pub(crate) fn succeeded(spec: &SupervisorSpec) -> Report {
 /// A point of a curve that falls from 5.
 pub(crate) fn sample(step: u64) -> Sample {
     let loss = 5.0 - f64::from(u32::try_from(step).expect("few")) / 1_000.0;
-    Sample { at: now().unix_nanos(), step, loss: Some(loss), tokens: step * 10, metric: None }
+    Sample { at: now().unix_nanos(), step, loss: Some(loss), tokens: step * 10, metric: None, is_diverged: false }
 }

@@ -24,7 +24,7 @@ mod spec;
 mod standing;
 mod sweep;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod topology;
 
 use serde::{Deserialize, Serialize};

@@ -39,7 +39,7 @@ impl Offline {
     /// # Errors
     /// [`Error::InUse`]; [`Error::History`] or [`Error::Folder`] if there is neither archive nor snapshot, or
     /// on an I/O error. Nothing has been changed then.
-    pub fn begin_anew(folder: &Path) -> Result<(Offline, Beside), Error> {
+    pub(crate) fn begin_anew(folder: &Path) -> Result<(Offline, Beside), Error> {
         let offline = Offline::hold(HeldFolder::hold(folder)?);
         let database = folder.join(DATABASE);
         let (archive, snapshots) = (Archive::of(&database), Snapshots::of(&database));

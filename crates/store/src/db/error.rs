@@ -115,7 +115,7 @@ pub enum Error {
         /// The database file.
         path: PathBuf,
         /// SQLite's error.
-        source: rusqlite::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// An earlier commit failed, so nothing more is written.
     #[error("journal is poisoned since an earlier failure: {cause}")]
@@ -129,7 +129,7 @@ pub enum Error {
         /// The database file.
         path: PathBuf,
         /// SQLite's error.
-        source: rusqlite::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A record, batch or snapshot is larger than allowed.
     #[error("{what} of {size} is over the limit of {limit}")]
@@ -252,10 +252,10 @@ impl Error {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
                 Error::Damaged { path, what: source.to_string() }
             }
-            Some(ErrorCode::DiskFull) => Error::DiskFull { path, source },
+            Some(ErrorCode::DiskFull) => Error::DiskFull { path, source: source.into() },
             // On a full disk the shared-memory index can't grow, for which SQLite has a code of its own.
-            _ if has_extended_code(&source, SQLITE_IOERR_SHMSIZE) => Error::DiskFull { path, source },
-            _ => Error::Storage { path, source },
+            _ if has_extended_code(&source, SQLITE_IOERR_SHMSIZE) => Error::DiskFull { path, source: source.into() },
+            _ => Error::Storage { path, source: source.into() },
         }
     }
 }

@@ -76,16 +76,6 @@ pub struct Entry {
     pub body: Vec<u8>,
 }
 
-/// Records and read-model rows that become durable together.
-pub struct Batch<'a> {
-    /// The records to append, in order.
-    pub records: &'a [Entry],
-    /// The highest job id given out so far, in these records or before.
-    pub given_out: JobId,
-    /// Writes the resulting read-model rows in the same transaction.
-    pub read_models: &'a mut dyn FnMut(&Transaction<'_>) -> rusqlite::Result<()>,
-}
-
 /// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitInfo {
@@ -261,17 +251,22 @@ impl Journal {
         Reader::new(self.database.clone())
     }
 
-    /// Appends the records, writes the read models and makes both durable with one fsync before it returns.
+    /// Appends the records, and makes them and what `write` does durable with one fsync before it returns.
     ///
     /// # Errors
     /// After any error nothing of the batch is visible, and the journal is poisoned because the writer's
     /// memory is ahead of the disk: every later call returns [`Error::Poisoned`]. After a failed fsync the
     /// batch may come back at the next start; its sender was told of a failure, not of a refusal.
-    pub fn commit(&mut self, batch: Batch<'_>) -> Result<CommitInfo, Error> {
+    pub(crate) fn commit_writing(
+        &mut self,
+        records: &[Entry],
+        given_out: JobId,
+        write: &mut dyn FnMut(&Transaction<'_>) -> rusqlite::Result<()>,
+    ) -> Result<CommitInfo, Error> {
         self.refuse_if_poisoned()?;
-        let given_out = self.given_out.max(batch.given_out);
-        let appended = within_limits(batch.records).map_err(|error| self.poisoned_by(error))?;
-        (self.head, self.kept) = append(&mut self.connection, (self.head, self.kept), batch)
+        let given_out = self.given_out.max(given_out);
+        let appended = within_limits(records).map_err(|error| self.poisoned_by(error))?;
+        (self.head, self.kept) = append(&mut self.connection, (self.head, self.kept), records, write)
             .map_err(|error| Error::from_sqlite(&self.database, error))
             .map_err(|error| self.poisoned_by(error))?;
         self.given_out = given_out;
@@ -286,12 +281,12 @@ impl Journal {
     /// Deletes some archived records and superseded snapshots without a batch, for idle times.
     ///
     /// # Errors
-    /// As [`Journal::commit`].
+    /// As for a batch.
     pub fn tidy(&mut self) -> Result<(), Error> {
         if !self.is_tidying() {
             return Ok(());
         }
-        self.commit(Batch { records: &[], given_out: self.given_out, read_models: &mut |_| Ok(()) }).map(|_| ())
+        self.commit_writing(&[], self.given_out, &mut |_| Ok(())).map(|_| ())
     }
 
     /// Saves the writer's state after the last record, and removes all but the last two snapshots. Records
@@ -459,20 +454,21 @@ pub(super) fn refuse_over(what: &'static str, size: usize, limit: Bytes) -> Resu
 fn append(
     connection: &mut Connection,
     (mut head, kept): (Head, Kept),
-    batch: Batch<'_>,
+    records: &[Entry],
+    write: &mut dyn FnMut(&Transaction<'_>) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<(Head, Kept)> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
         let mut insert = transaction
             .prepare_cached("INSERT INTO records (sequence, at_unix_nanos, body, checksum) VALUES (?1, ?2, ?3, ?4)")?;
-        for entry in batch.records {
+        for entry in records {
             head = head.extended(entry.at, &entry.body);
             let at = entry.at.unix_nanos().cast_signed();
             insert.execute(params![head.sequence.to_sql(), at, entry.body, head.checksum.0])?;
         }
     }
-    (batch.read_models)(&transaction)?;
-    let mut kept = kept.forget(&transaction, batch.records.len())?;
+    write(&transaction)?;
+    let mut kept = kept.forget(&transaction, records.len())?;
     kept.room = Room::of(&transaction, kept.room.max)?;
     transaction.commit()?;
     Ok((head, kept))

@@ -38,6 +38,7 @@ mod shrink;
 mod snapshots;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 pub use anew::Beside;
 pub use archive::HISTORY;
@@ -45,11 +46,12 @@ pub use compaction::{ArchiveOrder, Archived, Examination, Room, SnapshotOrder};
 pub use copy::{CopyInfo, copy, given_out, is_beside, raise_given_out, verify};
 pub use error::Error;
 pub use folder::{HeldFolder, journal_folder, place_journal};
-pub use journal::{Batch, CommitInfo, Entry, Journal, Limits, Options};
+pub use journal::{CommitInfo, Entry, Journal, Limits, Options};
 pub use reader::Reader;
 pub use record::{Record, Sequence};
 pub use recovery::{Recovered, Snapshot, Warning};
-pub use renew::{Keys, NewSnapshot, Offline, is_malformed, salvage};
-pub use row::{DamagedRow, check_row, damaged, damaged_row, row_sum};
+pub(crate) use renew::{Keys, NewSnapshot, Offline, is_malformed, salvage};
+pub use row::DamagedRow;
+pub(crate) use row::{check_row, damaged, damaged_row, row_sum};
 pub use shrink::{ShrinkOrder, Shrunk};
 pub use snapshots::SNAPSHOTS;

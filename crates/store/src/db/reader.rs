@@ -56,7 +56,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::Damaged`] or [`Error::Storage`]. A poisoned journal can still be read.
-    pub fn read<T>(&self, query: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T, Error> {
+    pub(crate) fn read<T>(&self, query: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T, Error> {
         self.pool.read(query).map_err(|error| Error::from_sqlite(&self.pool.database, error))
     }
 

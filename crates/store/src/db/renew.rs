@@ -26,13 +26,13 @@ const TRIES_MAX: u32 = 2_000;
 
 /// A journal that no control plane holds.
 #[derive(Debug)]
-pub struct Offline {
+pub(crate) struct Offline {
     folder: HeldFolder,
 }
 
 /// An engine state to be stored.
 #[derive(Clone, Copy, Debug)]
-pub struct NewSnapshot<'a> {
+pub(crate) struct NewSnapshot<'a> {
     /// The last record that the state covers.
     pub sequence: Sequence,
     /// The state, in the writer's own encoding.
@@ -44,7 +44,7 @@ impl Offline {
     ///
     /// # Errors
     /// [`Error::InUse`] if a control plane holds it; [`Error::Folder`] if there is no journal.
-    pub fn open(folder: &Path) -> Result<Offline, Error> {
+    pub(crate) fn open(folder: &Path) -> Result<Offline, Error> {
         let path = folder.join(DATABASE);
         fs::metadata(&path).map_err(|source| Error::Folder { path, source })?;
         Ok(Offline { folder: HeldFolder::hold(folder)? })
@@ -56,7 +56,7 @@ impl Offline {
 
     /// Returns a handle for reading the journal.
     #[must_use]
-    pub fn reader(&self) -> Reader {
+    pub(crate) fn reader(&self) -> Reader {
         Reader::new(self.folder.database())
     }
 
@@ -64,7 +64,7 @@ impl Offline {
     ///
     /// # Errors
     /// [`Error::TailLost`].
-    pub fn refuse_lost_tail(&self, last: Sequence) -> Result<(), Error> {
+    pub(crate) fn refuse_lost_tail(&self, last: Sequence) -> Result<(), Error> {
         match Anchor::read(self.folder.path())? {
             Some(known) if known.head.sequence > last => Err(Error::TailLost {
                 path: self.folder.database(),
@@ -76,21 +76,11 @@ impl Offline {
         }
     }
 
-    /// Reports whether the tables have this program's schema version.
-    ///
-    /// # Errors
-    /// Those of [`Reader::read`].
-    pub fn is_current(&self) -> Result<bool, Error> {
-        let sql = "SELECT value FROM meta WHERE key = 'schema_version'";
-        let found: u32 = self.reader().read(|transaction| transaction.query_row(sql, [], |row| row.get(0)))?;
-        Ok(found == schema::newest())
-    }
-
     /// Returns SQLite's first complaint about the file.
     ///
     /// # Errors
     /// Those of [`Reader::read`], except damage.
-    pub fn malformed(&self) -> Result<Option<String>, Error> {
+    pub(crate) fn malformed(&self) -> Result<Option<String>, Error> {
         let verdict = self.reader().read(|t| t.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)));
         match verdict {
             Ok(verdict) => Ok(Some(verdict).filter(|verdict: &String| verdict != "ok")),
@@ -104,7 +94,7 @@ impl Offline {
     ///
     /// # Errors
     /// The I/O error; nothing has been changed then.
-    pub fn renew(
+    pub(crate) fn renew(
         &self,
         snapshot: NewSnapshot<'_>,
         fill: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
@@ -205,13 +195,13 @@ fn tried<T>(
 
 /// Reports whether an error means a malformed page.
 #[must_use]
-pub fn is_malformed(error: &rusqlite::Error) -> bool {
+pub(crate) fn is_malformed(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
 /// A range of keys to be copied.
 #[derive(Clone, Copy, Debug)]
-pub struct Keys {
+pub(crate) struct Keys {
     /// The first key.
     pub from: i64,
     /// The last key.
@@ -224,7 +214,7 @@ pub struct Keys {
 ///
 /// # Errors
 /// SQLite's error, except for malformed pages.
-pub fn salvage(transaction: &Transaction<'_>, sql: &str, keys: Keys) -> rusqlite::Result<Vec<(i64, i64)>> {
+pub(crate) fn salvage(transaction: &Transaction<'_>, sql: &str, keys: Keys) -> rusqlite::Result<Vec<(i64, i64)>> {
     let (mut left, mut lost, mut tries) = (vec![(keys.from, keys.to)], Vec::new(), 0);
     while let Some((from, to)) = left.pop() {
         tries += 1;

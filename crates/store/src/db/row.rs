@@ -17,7 +17,7 @@ const SUM_BYTES: usize = 8;
 
 /// Returns the checksum of a row's columns, each with its length.
 #[must_use]
-pub fn row_sum(columns: &[&[u8]]) -> [u8; SUM_BYTES] {
+pub(crate) fn row_sum(columns: &[&[u8]]) -> [u8; SUM_BYTES] {
     let mut hasher = blake3::Hasher::new();
     for column in columns {
         let length = u64::try_from(column.len()).expect("u64 holds a usize on Linux");
@@ -32,7 +32,11 @@ pub fn row_sum(columns: &[&[u8]]) -> [u8; SUM_BYTES] {
 ///
 /// # Errors
 /// [`DamagedRow`] as SQLite's error, so that a query can end with it.
-pub fn check_row(stored: ValueRef<'_>, columns: &[&[u8]], what: impl FnOnce() -> String) -> rusqlite::Result<()> {
+pub(crate) fn check_row(
+    stored: ValueRef<'_>,
+    columns: &[&[u8]],
+    what: impl FnOnce() -> String,
+) -> rusqlite::Result<()> {
     match stored {
         ValueRef::Null => Ok(()),
         ValueRef::Blob(stored) if stored == row_sum(columns) => Ok(()),
@@ -42,13 +46,13 @@ pub fn check_row(stored: ValueRef<'_>, columns: &[&[u8]], what: impl FnOnce() ->
 
 /// Returns a [`DamagedRow`] as SQLite's error.
 #[must_use]
-pub fn damaged(what: String) -> rusqlite::Error {
+pub(crate) fn damaged(what: String) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(0, Type::Blob, Box::new(DamagedRow { what }))
 }
 
 /// Returns the damaged row that a query failed on, if that is the error.
 #[must_use]
-pub fn damaged_row(error: &rusqlite::Error) -> Option<&DamagedRow> {
+pub(crate) fn damaged_row(error: &rusqlite::Error) -> Option<&DamagedRow> {
     match error {
         rusqlite::Error::FromSqlConversionFailure(_, _, source) => source.downcast_ref(),
         _ => None,

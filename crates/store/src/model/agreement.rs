@@ -10,7 +10,7 @@ use super::remake::Remade;
 impl Remade {
     /// Returns the first difference of a stored record. Transient notes, ranks' figures and reports of a
     /// running attempt are only in the stored record, so they aren't compared.
-    pub fn difference(&self, stored: &JobRecord) -> Option<&'static str> {
+    pub(crate) fn difference(&self, stored: &JobRecord) -> Option<&'static str> {
         let made = &self.record;
         let is_same = |is_same: bool, what| (!is_same).then_some(what);
         is_same(made.name == stored.name && made.submitter == stored.submitter, "its name")

@@ -64,7 +64,7 @@ impl KeptAnswer {
 }
 
 /// Stores the answers to the changes up to record `last`, and removes old answers.
-pub fn keep_answers(
+pub(crate) fn keep_answers(
     transaction: &Transaction<'_>,
     answers: &[(RequestKey, KeptAnswer)],
     now: Timestamp,
@@ -106,7 +106,11 @@ pub fn keep_answers(
 }
 
 /// Returns the stored answer for a user's key.
-pub fn read_answer(transaction: &Transaction<'_>, user: &str, key: &str) -> rusqlite::Result<Option<KeptAnswer>> {
+pub(crate) fn read_answer(
+    transaction: &Transaction<'_>,
+    user: &str,
+    key: &str,
+) -> rusqlite::Result<Option<KeptAnswer>> {
     let sql = "SELECT request, body, at_unix_nanos, sequence, sum FROM answers WHERE user = ?1 AND key = ?2";
     let read = |row: &Row<'_>| {
         let bytes = |column: usize| row.get_ref(column)?.as_bytes().map_err(rusqlite::Error::from);
@@ -130,7 +134,7 @@ pub(super) fn is_intact(row: &Row<'_>, (user, key): (&[u8], &[u8])) -> rusqlite:
 }
 
 /// Passes the user and the key of each stored answer to `each`.
-pub fn read_keys(transaction: &Transaction<'_>, mut each: impl FnMut(&str, &str)) -> rusqlite::Result<()> {
+pub(crate) fn read_keys(transaction: &Transaction<'_>, mut each: impl FnMut(&str, &str)) -> rusqlite::Result<()> {
     // An index has both, so the answers themselves aren't read.
     let mut statement = transaction.prepare("SELECT user, key FROM answers ORDER BY user, key")?;
     let mut rows = statement.query([])?;

@@ -16,10 +16,14 @@ pub struct Slice<K> {
 }
 
 /// The key of a sample: job, attempt, node and number.
-pub(super) type SampleKey = [i64; 4];
+pub(crate) type SampleKey = [i64; 4];
 
 /// Checks `count` samples after a key.
-pub fn samples_from(transaction: &Transaction<'_>, after: SampleKey, count: u32) -> rusqlite::Result<Slice<SampleKey>> {
+pub(crate) fn samples_from(
+    transaction: &Transaction<'_>,
+    after: SampleKey,
+    count: u32,
+) -> rusqlite::Result<Slice<SampleKey>> {
     let sql = "SELECT job, attempt, node_rank, number, at_unix_nanos, step, tokens, loss, sum FROM samples
                WHERE (job, attempt, node_rank, number) > (?1, ?2, ?3, ?4)
                ORDER BY job, attempt, node_rank, number LIMIT ?5";
@@ -38,7 +42,7 @@ pub fn samples_from(transaction: &Transaction<'_>, after: SampleKey, count: u32)
 }
 
 /// Checks `count` blocks of packed samples after an id; in a damaged block all samples count as damaged.
-pub fn blocks_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
+pub(crate) fn blocks_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
     let sql = format!("SELECT {BLOCK_COLUMNS}, id FROM curves WHERE id > ?1 ORDER BY id LIMIT ?2");
     let mut statement = transaction.prepare_cached(&sql)?;
     let mut rows = statement.query(params![after, count])?;
@@ -69,7 +73,7 @@ fn sample(row: &Row<'_>) -> rusqlite::Result<(SampleKey, bool)> {
 }
 
 /// Checks `count` answers after a number.
-pub fn answers_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
+pub(crate) fn answers_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
     let sql = "SELECT request, body, at_unix_nanos, sequence, sum, user, key, number FROM answers
                WHERE number > ?1 ORDER BY number LIMIT ?2";
     let mut statement = transaction.prepare_cached(sql)?;

@@ -193,14 +193,17 @@ pub(super) fn next_attempt(transaction: &Transaction<'_>, job: JobId, after: i64
     Ok(found.into_iter().min())
 }
 
+/// Blocks made from sample rows, and the last number read if there may be more.
+pub type PackedBlocks = (Vec<PackedBlock>, Option<i64>);
+
 /// Packs up to `count` of an attempt's sample rows after a number into blocks. Also returns the last number
 /// read, if there may be more. A damaged row stays a row, so that it is still reported.
-pub fn blocks_of_rows(
+pub(crate) fn blocks_of_rows(
     transaction: &Transaction<'_>,
     attempt: Attempt,
     after: i64,
     count: u32,
-) -> rusqlite::Result<(Vec<PackedBlock>, Option<i64>)> {
+) -> rusqlite::Result<PackedBlocks> {
     let sql = format!(
         "SELECT {POINT_COLUMNS} FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 AND number > ?3
          ORDER BY number LIMIT ?4"

@@ -5,46 +5,42 @@
 //! entries that changed them.
 
 mod agreement;
-mod answers;
+pub(crate) mod answers;
 mod attempts;
-mod audit;
+pub(crate) mod audit;
 mod block;
 mod booking;
 mod bound;
 mod closing;
-mod curve;
+pub(crate) mod curve;
 mod last_words;
-mod ledger;
+pub(crate) mod ledger;
 mod packed;
 mod parts;
 mod record;
 mod remake;
 mod report;
 mod resume;
-mod retention;
-mod series;
-mod store;
+pub(crate) mod retention;
+pub(crate) mod series;
+pub(crate) mod store;
 mod sweep;
 
-pub use answers::{ANSWERS_MAX, keep_answers, read_answer, read_keys};
-pub use answers::{KeptAnswer, Refused, RequestKey};
-pub use audit::{answers_from, blocks_from, samples_from};
+pub use answers::{ANSWERS_MAX, KeptAnswer, Refused, RequestKey};
+pub use audit::Slice;
+pub use booking::accrued;
 use booking::book_attempt;
 pub use bound::{bound, cut};
-pub use curve::blocks_of_rows;
-pub use ledger::{Booked, LedgerRow, read_ledger, stored_ledger, write_ledger};
-pub use parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
-pub use record::{AttemptRecord, JobRecord, ShareRecord, StragglerRecord};
-pub use remake::{Made, Remade, Remake};
+pub use curve::PackedBlocks;
+pub use ledger::Booked;
+pub(crate) use ledger::{LedgerRow, stored_ledger};
+pub use parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord, StragglerRecord};
+pub use record::{AttemptRecord, JobRecord, ShareRecord};
+pub(crate) use remake::{Made, Remade, Remake};
 pub use report::{SampleRow, cause_as_fault, outcome_as_end};
-pub use retention::{
-    Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX, is_over, is_removed, next_curve, next_job, next_unpacked, read_clock,
-    read_kept, read_losses, remove, sample_edges, sampled_attempts,
-};
-pub use series::{Series, SeriesPoint, read_series};
-pub use store::JOBS_PER_PAGE_MAX;
-pub use store::{
-    Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_jobs_singly, read_stored, read_sweep,
-    read_sweep_jobs, repair, unless_damaged, write_job, write_sample, write_sweep,
-};
+pub use retention::{Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX};
+pub(crate) use retention::{is_removed, next_job};
+pub use series::SeriesPoint;
+pub use store::{JOBS_PER_PAGE_MAX, Listing, Repair, Standing};
+pub(crate) use store::{known_jobs, last_job, read_job, read_stored, read_sweep, write_job, write_sweep};
 pub use sweep::{BudgetRecord, EarlyStopRecord, MetricRecord, SweepRecord};

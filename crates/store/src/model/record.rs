@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use gangline_base::{JobId, JobSpec, Money, NodeId, Timestamp};
 use gangline_execution::protocol::{Fault, FaultCause, Report};
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attempts::excess_attempts;
 use super::last_words::LastWords;
-use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
+use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord, StragglerRecord};
 use super::resume::submission;
 use super::retention::RemovedRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
@@ -124,38 +123,22 @@ pub struct AttemptRecord {
 }
 
 impl AttemptRecord {
+    /// Describes the rank of a live attempt that is nearest to being given up as hung, if any shows no progress.
+    pub fn silence(&self) -> Option<String> {
+        let live = self.shares.iter().filter(|_| self.ended_at.is_none());
+        let silent = live.filter_map(|share| share.report.as_ref()?.silence);
+        let nearest = silent.min_by_key(|silence| silence.limit_ms.saturating_sub(silence.silent_ms))?;
+        let seconds = |millis: u64| millis / 1_000;
+        let (silent, limit) = (seconds(nearest.silent_ms), seconds(nearest.limit_ms));
+        Some(format!(
+            "no progress of rank {} for {silent} s (measured); given up as hung after {limit} s",
+            nearest.rank
+        ))
+    }
+
     /// Returns the number of samples received for the attempt's curve.
     pub fn samples_stored(&self) -> u64 {
         self.shares.first().map_or(0, |share| share.samples_stored)
-    }
-}
-
-/// A rank that slows down its gang.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StragglerRecord {
-    /// The rank.
-    pub rank: u32,
-    /// The node that the rank runs on.
-    pub node: String,
-    /// Whether the rank waits for its data; otherwise it computes for longer.
-    pub is_data: bool,
-    /// The rank's own work per step.
-    pub own: Duration,
-    /// The median work per step of its peers.
-    pub peers: Duration,
-    /// Steps over which the times were taken.
-    pub steps: u64,
-}
-
-impl StragglerRecord {
-    /// Describes the straggler in words, with the evidence.
-    pub fn describe(&self) -> String {
-        let (own, peers) = (self.own.as_secs_f64(), self.peers.as_secs_f64());
-        let why = if self.is_data { "waits for its data" } else { "computes for longer" };
-        let StragglerRecord { rank, node, steps, .. } = self;
-        format!(
-            "rank {rank} on {node} is slow: {own:.3} s of work a step, its peers {peers:.3} s (measured over {steps} steps); it {why}"
-        )
     }
 }
 
@@ -356,6 +339,8 @@ impl JobRecord {
         }
         self.checkpoints_before = self.checkpoints;
         self.progress.tokens_per_second = None;
+        // The fault of the attempt has it from here on.
+        self.progress.not_finite_since = None;
         self.note(now, text);
     }
 

@@ -13,7 +13,7 @@ use super::sweep::SweepRecord;
 use crate::codec::{ClosedAttempt, Recorded};
 
 /// Applies records in order.
-pub struct Remake {
+pub(crate) struct Remake {
     engine: Engine,
     live: BTreeMap<JobId, Remade>,
     group: Group,
@@ -23,7 +23,7 @@ pub struct Remake {
 
 /// A job as the journal describes it.
 #[derive(Debug)]
-pub struct Remade {
+pub(crate) struct Remade {
     /// The record of the job.
     pub record: JobRecord,
     /// What its attempts are charged for, each with the queue that it waited in before.
@@ -34,7 +34,7 @@ pub struct Remade {
 
 /// A completed item.
 #[derive(Debug)]
-pub enum Made {
+pub(crate) enum Made {
     /// A job.
     Job(Box<Remade>),
     /// A sweep.
@@ -50,7 +50,7 @@ struct Group {
 
 impl Remake {
     /// Starts with the engine's state before the first available record.
-    pub fn new(engine: Engine) -> Remake {
+    pub(crate) fn new(engine: Engine) -> Remake {
         let known_from = engine.next_job_id();
         Remake { engine, live: BTreeMap::new(), group: Group::default(), known_from }
     }
@@ -59,7 +59,7 @@ impl Remake {
     ///
     /// # Errors
     /// A [`Refusal`] if the record doesn't follow from those before it.
-    pub fn take_in(&mut self, at: Timestamp, recorded: Recorded) -> Result<Vec<Made>, Refusal> {
+    pub(crate) fn take_in(&mut self, at: Timestamp, recorded: Recorded) -> Result<Vec<Made>, Refusal> {
         match recorded {
             Recorded::Closed(closed) => {
                 self.group.closed.entry((closed.job, closed.attempt)).or_default().push(*closed);
@@ -83,7 +83,7 @@ impl Remake {
     }
 
     /// Returns the remaining items at the journal's end, and the engine there.
-    pub fn finish(mut self) -> (Engine, Vec<Made>) {
+    pub(crate) fn finish(mut self) -> (Engine, Vec<Made>) {
         let mut made = self.follow_group();
         for remade in std::mem::take(&mut self.live).into_values() {
             let mut remade = remade;

@@ -129,7 +129,7 @@ pub enum Removal {
 }
 
 /// Carries out a removal, unless one of its jobs hasn't ended.
-pub fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Removal) -> rusqlite::Result<()> {
+pub(crate) fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Removal) -> rusqlite::Result<()> {
     match removal {
         Removal::Logs { job, through, because } => change_ended(transaction, *job, |record| {
             record.note_removed_logs(now, *through, because.clone());
@@ -178,14 +178,14 @@ pub fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Removal) 
 }
 
 /// Returns the stored time of the retention clock.
-pub fn read_clock(transaction: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
+pub(crate) fn read_clock(transaction: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
     let sql = "SELECT value FROM meta WHERE key = ?1";
     let found = transaction.query_row(sql, [CLOCK_KEY], |row| row.get(0)).optional()?;
     Ok(found.map(|nanos| Timestamp::from_unix_nanos(from_sql(nanos))))
 }
 
 /// Reports whether a job has a row and has ended.
-pub fn is_over(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
+pub(crate) fn is_over(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
     let sql = "SELECT is_live FROM jobs WHERE job = ?1";
     let found: Option<i64> =
         transaction.prepare_cached(sql)?.query_row([to_sql(job.0)], |row| row.get(0)).optional()?;
@@ -246,7 +246,7 @@ fn note_removed(transaction: &Transaction<'_>, first: i64, last: i64) -> rusqlit
 }
 
 /// Reports whether retention removed a job's rows.
-pub fn is_removed(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
+pub(crate) fn is_removed(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM removed WHERE first <= ?1 AND last >= ?1)";
     transaction.prepare_cached(sql)?.query_row([to_sql(job.0)], |row| row.get(0))
 }
@@ -298,23 +298,23 @@ impl From<JobRecord> for Kept {
 ///
 /// # Errors
 /// The database's errors, including a damaged row.
-pub fn read_kept(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<Kept>> {
+pub(crate) fn read_kept(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<Kept>> {
     read_record(transaction, job).map(|record| record.map(Kept::from))
 }
 
 /// Returns the next job with a row after this one, including damaged rows.
-pub fn next_job(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
+pub(crate) fn next_job(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
     next(transaction, "SELECT min(job) FROM jobs WHERE job > ?1", after)
 }
 
 /// Returns the next job with samples after this one.
-pub fn next_curve(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
+pub(crate) fn next_curve(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
     let packed = next(transaction, "SELECT min(job) FROM curves WHERE job > ?1", after)?;
     Ok(next_unpacked(transaction, after)?.into_iter().chain(packed).min())
 }
 
 /// Returns the next job after this one with samples that aren't packed.
-pub fn next_unpacked(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
+pub(crate) fn next_unpacked(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
     next(transaction, "SELECT min(job) FROM samples WHERE job > ?1", after)
 }
 
@@ -327,7 +327,7 @@ fn next(transaction: &Transaction<'_>, sql: &str, after: JobId) -> rusqlite::Res
 pub type Loss = (u64, Option<f64>);
 
 /// Returns the samples of an attempt's first node after number `after`, up to a limit.
-pub fn read_losses(
+pub(crate) fn read_losses(
     transaction: &Transaction<'_>,
     (job, attempt): (JobId, u32),
     after: Option<u64>,
@@ -350,7 +350,7 @@ pub fn read_losses(
 }
 
 /// Returns the numbers of the first and the last sample of an attempt's first node.
-pub fn sample_edges(
+pub(crate) fn sample_edges(
     transaction: &Transaction<'_>,
     (job, attempt): (JobId, u32),
 ) -> rusqlite::Result<Option<(u64, u64)>> {
@@ -359,7 +359,7 @@ pub fn sample_edges(
 }
 
 /// Returns the attempts of a job that have samples, and whether other nodes than the first have some.
-pub fn sampled_attempts(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<(u32, bool)>> {
+pub(crate) fn sampled_attempts(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<(u32, bool)>> {
     let mut others = transaction
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank > 0)")?;
     let (mut after, mut attempts) = (-1_i64, Vec::new());

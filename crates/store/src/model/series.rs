@@ -17,7 +17,7 @@ const LEFT_POINTS_MAX: u32 = 1_000;
 
 /// A job's curve, with as many points as were requested.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Series {
+pub(crate) struct Series {
     /// Ordered by attempt and sample number.
     pub points: Vec<SeriesPoint>,
     /// Points that can't be read because their rows are damaged.
@@ -55,7 +55,7 @@ impl Span {
 /// Returns at most `points_max` evenly spread samples of a job's first node, including the first and the
 /// last. In place of a sample without a loss, the next one with a loss is taken. A thinned curve
 /// has only its striking points left: all of them are returned, or an evenly spread part.
-pub fn read_series(
+pub(crate) fn read_series(
     transaction: &Transaction<'_>,
     job: JobId,
     points_max: u32,

@@ -56,7 +56,7 @@ pub enum Repair {
 }
 
 /// Removes the rows. An attempt that is live again is booked when it ends, once.
-pub fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite::Result<()> {
+pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite::Result<()> {
     match damage {
         Repair::Forget { from } => {
             for table in ["jobs", "ledger", "samples", "curves"] {
@@ -89,7 +89,7 @@ pub(super) fn from_sql(value: i64) -> u64 {
 }
 
 /// Writes a job's record, replacing the old one.
-pub fn write_job(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<()> {
+pub(crate) fn write_job(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<()> {
     let doc = serde_json::to_string(record).expect("a record has string keys only");
     let is_live = !record.state.is_final();
     let doc = if is_live { doc.into_bytes() } else { pack(doc) };
@@ -106,7 +106,7 @@ pub fn write_job(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite:
 }
 
 /// Writes the data that a sweep's jobs share.
-pub fn write_sweep(transaction: &Transaction<'_>, sweep: &SweepRecord) -> rusqlite::Result<()> {
+pub(crate) fn write_sweep(transaction: &Transaction<'_>, sweep: &SweepRecord) -> rusqlite::Result<()> {
     let doc = serde_json::to_string(sweep).expect("a record has string keys only");
     let sum = row_sum(&[&sweep.id.0.0.to_le_bytes(), doc.as_bytes()]);
     let sql = "INSERT OR REPLACE INTO sweeps (sweep, doc, sum) VALUES (?1, ?2, ?3)";
@@ -115,7 +115,7 @@ pub fn write_sweep(transaction: &Transaction<'_>, sweep: &SweepRecord) -> rusqli
 }
 
 /// Stores a sample, unless it is stored already or the [`stride`] skips it.
-pub fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> rusqlite::Result<()> {
+pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> rusqlite::Result<()> {
     if !row.number.is_multiple_of(stride(row.number)) {
         return Ok(());
     }
@@ -188,7 +188,7 @@ impl Records {
 }
 
 /// Returns the data that a sweep's jobs share.
-pub fn read_sweep(transaction: &Transaction<'_>, id: SweepId) -> rusqlite::Result<Option<SweepRecord>> {
+pub(crate) fn read_sweep(transaction: &Transaction<'_>, id: SweepId) -> rusqlite::Result<Option<SweepRecord>> {
     let what = || format!("what the jobs of {id} share");
     let mut statement = transaction.prepare_cached("SELECT doc, sum FROM sweeps WHERE sweep = ?1")?;
     let read = |row: &Row<'_>| {
@@ -200,24 +200,24 @@ pub fn read_sweep(transaction: &Transaction<'_>, id: SweepId) -> rusqlite::Resul
 }
 
 /// Returns one job's record, without shared data.
-pub fn read_stored(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<JobRecord>> {
+pub(crate) fn read_stored(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<JobRecord>> {
     let mut statement = transaction.prepare_cached(&format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job = ?1"))?;
     statement.query_row([to_sql(job.0)], record_of).optional()
 }
 
 /// Returns every job that has a row.
-pub fn known_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobId>> {
+pub(crate) fn known_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobId>> {
     transaction.prepare("SELECT job FROM jobs ORDER BY job")?.query_map([], job_of)?.collect()
 }
 
 /// Returns the last job with a record.
-pub fn last_job(transaction: &Transaction<'_>) -> rusqlite::Result<Option<JobId>> {
+pub(crate) fn last_job(transaction: &Transaction<'_>) -> rusqlite::Result<Option<JobId>> {
     let last: Option<i64> = transaction.query_row("SELECT max(job) FROM jobs", [], |row| row.get(0))?;
     Ok(last.map(|job| JobId(from_sql(job))))
 }
 
 /// Returns every live job, except those with damaged rows.
-pub fn live_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobRecord>> {
+pub(crate) fn live_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobRecord>> {
     let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE is_live = 1 ORDER BY job");
     let mut statement = transaction.prepare(&sql)?;
     let (mut records, mut live) = (Records::default(), Vec::new());
@@ -229,7 +229,10 @@ pub fn live_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobRecor
 }
 
 /// Returns one job and its ledger rows.
-pub fn read_job(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<(JobRecord, Vec<Booked>)>> {
+pub(crate) fn read_job(
+    transaction: &Transaction<'_>,
+    job: JobId,
+) -> rusqlite::Result<Option<(JobRecord, Vec<Booked>)>> {
     let record = read_record(transaction, job)?;
     record
         .map(|record| Ok((read_booked(transaction, &record)?, record)))
@@ -238,13 +241,13 @@ pub fn read_job(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<O
 }
 
 /// Returns one job's record.
-pub(super) fn read_record(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<JobRecord>> {
+pub(crate) fn read_record(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<JobRecord>> {
     let mut statement = transaction.prepare_cached(&format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job = ?1"))?;
     statement.query_row([to_sql(job.0)], |row| Records::default().read(transaction, row)).optional()
 }
 
 /// Returns a query's result, or `None` if a damaged row ended it, which is logged.
-pub fn unless_damaged<T>(found: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
+pub(crate) fn unless_damaged<T>(found: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) => match damaged_row(&error) {
@@ -259,7 +262,10 @@ pub fn unless_damaged<T>(found: rusqlite::Result<T>) -> rusqlite::Result<Option<
 
 /// Returns the intact records of a sweep's jobs by id, and the damaged jobs; `None` if there is no such
 /// sweep.
-pub fn read_sweep_jobs(transaction: &Transaction<'_>, id: SweepId) -> rusqlite::Result<(Vec<JobRecord>, Vec<JobId>)> {
+pub(crate) fn read_sweep_jobs(
+    transaction: &Transaction<'_>,
+    id: SweepId,
+) -> rusqlite::Result<(Vec<JobRecord>, Vec<JobId>)> {
     let jobs = match unless_damaged(read_sweep(transaction, id))?.flatten() {
         Some(shared) => shared.jobs(),
         // A sweep from before there were rows of sweeps is described in each of its jobs.
@@ -282,6 +288,17 @@ pub fn read_sweep_jobs(transaction: &Transaction<'_>, id: SweepId) -> rusqlite::
     Ok((found, lost))
 }
 
+/// Which jobs a listing has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// All.
+    Any,
+    /// Jobs that wait or hold devices.
+    Live,
+    /// Jobs that have ended.
+    Ended,
+}
+
 /// A part of the list of jobs.
 #[derive(Debug, Default)]
 pub struct Listing {
@@ -291,14 +308,26 @@ pub struct Listing {
     pub damaged: Vec<JobId>,
     /// The last job that was examined.
     pub last: Option<JobId>,
+    /// Whether there may be more jobs beyond it.
+    pub has_more: bool,
 }
 
 /// Returns the jobs before `before`, newest first; a damaged row hides no other. A malformed page fails the
 /// query: see [`read_jobs_singly`].
-pub fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, count: u32) -> rusqlite::Result<Listing> {
+pub(crate) fn read_jobs(
+    transaction: &Transaction<'_>,
+    standing: Standing,
+    before: Option<JobId>,
+    count: u32,
+) -> rusqlite::Result<Listing> {
     let before = before.map_or(i64::MAX, |job| to_sql(job.0));
     let count = count.min(JOBS_PER_PAGE_MAX);
-    let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job < ?1 ORDER BY job DESC LIMIT ?2");
+    let condition = match standing {
+        Standing::Any => "",
+        Standing::Live => "is_live = 1 AND",
+        Standing::Ended => "is_live = 0 AND",
+    };
+    let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE {condition} job < ?1 ORDER BY job DESC LIMIT ?2");
     let mut statement = transaction.prepare_cached(&sql)?;
     let (mut records, mut listing) = (Records::default(), Listing::default());
     let mut rows = statement.query(params![before, count])?;
@@ -312,21 +341,45 @@ pub fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, count: u3
             None => listing.damaged.push(id),
         }
     }
+    listing.has_more = u32::try_from(listing.jobs.len() + listing.damaged.len()).is_ok_and(|read| read >= count);
     Ok(listing)
 }
 
 /// Returns the same with a seek for each id, so that a malformed page hides only its own rows, which are
 /// reported as damaged.
-pub fn read_jobs_singly(transaction: &Transaction<'_>, before: JobId, count: u32) -> rusqlite::Result<Listing> {
+pub(crate) fn read_jobs_singly(
+    transaction: &Transaction<'_>,
+    standing: Standing,
+    before: JobId,
+    count: u32,
+) -> rusqlite::Result<Listing> {
+    let ids = (1..before.0).rev().take(IDS_TRIED_MAX).map(JobId);
+    let mut listing = read_these_jobs(transaction, standing, ids, count)?;
+    listing.has_more = listing.last.is_some_and(|last| last.0 > 1);
+    Ok(listing)
+}
+
+/// Returns these jobs in this order, `count` at most; jobs without a record are left out.
+pub(crate) fn read_these_jobs(
+    transaction: &Transaction<'_>,
+    standing: Standing,
+    ids: impl Iterator<Item = JobId>,
+    count: u32,
+) -> rusqlite::Result<Listing> {
     let count = usize::try_from(count.min(JOBS_PER_PAGE_MAX)).unwrap_or(usize::MAX);
+    let is_wanted = |(record, _): &(JobRecord, Vec<Booked>)| match standing {
+        Standing::Any => true,
+        Standing::Live => !record.state.is_final(),
+        Standing::Ended => record.state.is_final(),
+    };
     let mut listing = Listing::default();
-    for id in (1..before.0).rev().take(IDS_TRIED_MAX).map(JobId) {
+    for id in ids {
         if listing.jobs.len() + listing.damaged.len() >= count {
             break;
         }
         listing.last = Some(id);
         match read_job(transaction, id) {
-            Ok(found) => listing.jobs.extend(found),
+            Ok(found) => listing.jobs.extend(found.filter(is_wanted)),
             Err(error) if is_malformed(&error) || damaged_row(&error).is_some() => {
                 warn!(%error, "{id} can't be read");
                 listing.damaged.push(id);

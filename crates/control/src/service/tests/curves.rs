@@ -9,18 +9,16 @@ use rusqlite::Connection;
 
 use super::retention::{clean, later, pack_curves, samples, store_curve, succeed};
 use super::{Supervisor, World, spec};
-use gangline_store::model::{Repair, Series, blocks_from, read_losses, read_series, read_stored, repair};
+use gangline_store::model::Repair;
+use gangline_store::ports::Changes;
+use gangline_store::ports::{JobCurve, Series as _};
 use gangline_store::rebuild::rebuild;
 
 /// Keeps everything for ever except the points of curves.
 const KEEPING: Retention = Retention { logs: None, failed_logs: None, jobs: None, ..Retention::DEFAULT };
 
-fn series(world: &mut World, job: JobId, points_max: u32) -> Series {
-    let read = |transaction: &rusqlite::Transaction<'_>| {
-        let record = read_stored(transaction, job)?.expect("it is there");
-        read_series(transaction, job, points_max, record.removed.thinned_at.is_some())
-    };
-    world.actor().reader.read(read).expect("readable")
+fn series(world: &mut World, job: JobId, points_max: u32) -> JobCurve {
+    world.actor().reader.curve(job, points_max).expect("readable").expect("it is there")
 }
 
 /// Returns the number of a job's packed blocks, and of the samples in them.
@@ -36,7 +34,7 @@ fn database(world: &World) -> Connection {
 }
 
 fn damaged_in_audit(world: &mut World) -> u64 {
-    world.actor().reader.read(|transaction| blocks_from(transaction, 0, 1_000)).expect("readable").damaged
+    world.actor().reader.audit_blocks(0, 1_000).expect("readable").damaged
 }
 
 #[test]
@@ -51,7 +49,7 @@ fn a_packed_curve_reads_as_before_and_takes_a_fraction() {
     store_curve(&mut world, live, 500);
     let drawn = [2, 7, 300, 499].map(|points| series(&mut world, job, points));
     let read = |world: &mut World, after| {
-        let losses = world.actor().reader.read(|transaction| read_losses(transaction, (job, 1), after, 700));
+        let losses = world.actor().reader.losses((job, 1), after, 700);
         losses.expect("readable")
     };
     let losses = [None, Some(0), Some(127), Some(3_000), Some(4_998), Some(4_999)].map(|after| read(&mut world, after));
@@ -177,10 +175,8 @@ fn an_attempt_that_goes_on_again_has_each_sample_once() {
     store_curve(&mut world, job, 300);
     pack_curves(&mut world, None).expect("nothing stops it");
     world.stop();
-    let mut connection = database(&world);
-    let transaction = connection.transaction().expect("it is ours");
-    repair(&transaction, &Repair::Rewind { job, placed: 1, closed: 0 }).expect("it is sound");
-    transaction.commit().expect("it is ours");
+    let repairs = [Repair::Rewind { job, placed: 1, closed: 0 }];
+    world.change_rows(Changes { repairs: &repairs, ..Changes::none() });
     world.open().expect("the folder opens again");
     assert_eq!((samples(&mut world, job).0, packed(&world, job)), (300, (0, 0)));
     // These samples were packed in the meantime and are reported again.

@@ -71,7 +71,5 @@ fn an_attempt_that_is_over_is_shown_as_before_and_kept_in_few_bytes() {
 
 fn document(world: &mut World, job: JobId) -> String {
     let sql = "SELECT doc FROM jobs WHERE job = ?1";
-    let read =
-        |transaction: &rusqlite::Transaction<'_>| transaction.query_row(sql, [job.0.cast_signed()], |row| row.get(0));
-    world.actor().reader.read(read).expect("it is there")
+    world.database().query_row(sql, [job.0.cast_signed()], |row| row.get(0)).expect("it is there")
 }

@@ -15,7 +15,8 @@ use super::super::StartError;
 use super::{Supervisor, World, spec};
 use gangline_store::db;
 use gangline_store::history;
-use gangline_store::model::{Booked, Listing, read_jobs, read_jobs_singly};
+use gangline_store::model::{Booked, Listing, Standing};
+use gangline_store::ports::Queries as _;
 use gangline_store::rebuild::rebuild;
 
 /// The number of bits flipped, each in a copy of its own.
@@ -45,8 +46,8 @@ type Shown = BTreeMap<JobId, (api::Job, Vec<Booked>)>;
 fn listing(world: &mut World) -> Result<Listing, db::Error> {
     let reader = world.actor().journal.reader();
     let last = JobId(world.health().last_job + 1);
-    match reader.read(|transaction| read_jobs(transaction, None, 500)) {
-        Err(db::Error::Damaged { .. }) => reader.read(|transaction| read_jobs_singly(transaction, last, 500)),
+    match reader.jobs(Standing::Any, None, 500) {
+        Err(db::Error::Damaged { .. }) => reader.jobs_singly(Standing::Any, last, 500),
         found => found,
     }
 }

@@ -8,6 +8,7 @@ use rusqlite::Connection;
 
 use super::random::Chaos;
 use super::{Supervisor, World, fault, spec};
+use gangline_store::ports::Changes;
 use gangline_store::rebuild::{Outcome as Rebuilt, rebuild, rebuild_from_history};
 
 /// The number of histories tried.
@@ -38,7 +39,7 @@ fn rows(world: &World) -> (Vec<String>, Vec<String>) {
     let ledger = "SELECT job || ' ' || attempt || ' ' || node || ' ' || queue || ' ' || devices || ' ' || from_unix_nanos
         || ' ' || to_unix_nanos || ' ' || price_nano_dollars_per_hour || ' ' || cost_nano_dollars || ' ' || compute || ' '
         || data_stall || ' ' || checkpoint_stall || ' ' || communication || ' ' || straggler_wait || ' ' || restart || ' '
-        || lost_work || ' ' || idle || hex(sum) FROM ledger ORDER BY job, attempt, node";
+        || lost_work || ' ' || idle || ' ' || unreported || hex(sum) FROM ledger ORDER BY job, attempt, node";
     let jobs = "SELECT job || ' ' || is_live || hex(doc) FROM jobs ORDER BY job";
     (read(ledger), read(jobs))
 }
@@ -187,7 +188,7 @@ fn without_closed(world: &World) {
         std::fs::remove_file(folder.join(anchor)).expect("it is there");
     }
     let (mut journal, _) = gangline_store::db::Journal::open(folder, world.journal).expect("it opens");
-    let batch = gangline_store::db::Batch { records: &bodies, given_out: JobId(2), read_models: &mut |_| Ok(()) };
+    let batch = gangline_store::ports::Batch { records: &bodies, given_out: JobId(2), changes: Changes::none() };
     journal.commit(batch).expect("the disk takes it");
 }
 
@@ -234,12 +235,8 @@ fn jobs_that_were_removed_on_purpose_stay_away() {
     let mut world = world();
     world.stop();
     let ledger = rows(&world).0;
-    let mut connection = database(&world);
-    let transaction = connection.transaction().expect("nobody else writes");
-    let removal = gangline_store::model::Removal::Jobs { jobs: JobId(1)..JobId(2) };
-    gangline_store::model::remove(&transaction, world.now, &removal).expect("it has ended");
-    transaction.commit().expect("there is room");
-    drop(connection);
+    let removals = [gangline_store::model::Removal::Jobs { jobs: JobId(1)..JobId(2) }];
+    world.change_rows(Changes { at: world.now, removals: &removals, ..Changes::none() });
     let found = check(&world);
     assert_eq!((found.differences.clone(), found.jobs.removed), (Vec::new(), 1));
     change(&world, "UPDATE jobs SET sum = zeroblob(8)");

@@ -12,7 +12,7 @@ use super::super::handle::{DrainWish, Request};
 use super::super::{Error, StartError};
 use super::world::node;
 use super::{Supervisor, World, spec};
-use gangline_store::db;
+use gangline_store::{db, ports};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -176,7 +176,7 @@ fn a_body_of_a_newer_gangline_is_refused_and_named() {
     let body = br#"{"v":4,"body":"time_flew"}"#.to_vec();
     let entry = db::Entry { at: world.now, body };
     journal
-        .commit(db::Batch { records: &[entry], given_out: JobId(0), read_models: &mut |_| Ok(()) })
+        .commit(ports::Batch { records: &[entry], given_out: JobId(0), changes: ports::Changes::none() })
         .expect("there is room");
     drop(journal);
     let refused = world.open().expect_err("it can't be understood");

@@ -19,7 +19,8 @@ use super::super::retention::{Ended, Outcome as Swept, Surroundings, Sweeper, fi
 use super::{Supervisor, World, fault, spec};
 use crate::retention::{CautiousClock, preview};
 use crate::views::Views;
-use gangline_store::model::{Removal, SampleRow, read_clock, read_ledger};
+use gangline_store::model::{Removal, SampleRow};
+use gangline_store::ports::Queries as _;
 
 const DAY: Duration = Duration::from_hours(24);
 const SECOND: Duration = Duration::from_secs(1);
@@ -301,7 +302,7 @@ fn a_clock_that_jumps_ahead_removes_nothing() {
     world.open().expect("it opens");
     let (wall, last_seen) = (world.now, world.actor().last_seen);
     assert!(wall.since(last_seen) >= DAY * 365, "known from before this start");
-    let noted = world.actor().reader.read(read_clock).expect("readable");
+    let noted = world.actor().reader.retention_clock().expect("readable");
     let mut clock = CautiousClock::new(first_time(noted, last_seen, wall), Duration::ZERO);
     let at = |world: &mut World, now| {
         world.now = now;
@@ -313,7 +314,7 @@ fn a_clock_that_jumps_ahead_removes_nothing() {
     assert_eq!(at(&mut world, later), 0);
     world.now = wall + DAY * 10;
     world.crash_and_restart();
-    let noted = world.actor().reader.read(read_clock).expect("readable");
+    let noted = world.actor().reader.retention_clock().expect("readable");
     let mut clock = CautiousClock::new(first_time(noted, world.actor().last_seen, world.now), Duration::ZERO);
     let later = clock.at(wall + DAY * 12, DAY * 2);
     assert_eq!(at(&mut world, later), 0);
@@ -368,7 +369,8 @@ pub(super) fn store_curve(world: &mut World, job: JobId, points: u64) {
     let row = |node_rank, number: u64| {
         let small = f64::from(u32::try_from(number).expect("few"));
         let loss = if number == points / 3 { 50.0 } else { 5.0 - small / 1e5 };
-        let sample = Sample { at: number, step: number, loss: Some(loss), tokens: number, metric: None };
+        let sample =
+            Sample { at: number, step: number, loss: Some(loss), tokens: number, metric: None, is_diverged: false };
         SampleRow { job: job.0, attempt: 1, node_rank, number, sample }
     };
     let rows = (0..points).flat_map(|number| [row(0, number), row(1, number)]);
@@ -379,13 +381,9 @@ pub(super) fn store_curve(world: &mut World, job: JobId, points: u64) {
 
 pub(super) fn samples(world: &mut World, job: JobId) -> (u64, u64) {
     let sql = "SELECT count(*) FILTER (WHERE node_rank = 0), count(*) FILTER (WHERE node_rank > 0) FROM samples WHERE job = ?1";
-    let count = |transaction: &rusqlite::Transaction<'_>| {
-        transaction.query_row(sql, [job.0.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))
-    };
     world
-        .actor()
-        .reader
-        .read(count)
+        .database()
+        .query_row(sql, [job.0.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))
         .map(|(first, others): (i64, i64)| (first.cast_unsigned(), others.cast_unsigned()))
         .expect("counted")
 }
@@ -445,9 +443,7 @@ fn records_go_last_and_what_the_jobs_cost_stays() {
     assert!(shown.due.iter().any(|due| due.rule == "jobs" && due.entries == 2), "{shown:?}");
     clean(&mut world, Retention::DEFAULT);
     assert_eq!(known(&mut world), [false, false, false, true], "the newest stays (A-14)");
-    let kept: Vec<_> = (1..=4)
-        .map(|job| world.actor().reader.read(|transaction| read_ledger(transaction, JobId(job))).expect("readable"))
-        .collect();
+    let kept: Vec<_> = (1..=4).map(|job| world.actor().reader.bookings(JobId(job)).expect("readable")).collect();
     assert_eq!(kept, booked);
     world.crash_and_restart();
     assert_eq!(world.submit(spec("next", 1, 1)), JobId(last.0 + 1));

@@ -9,11 +9,12 @@ use rusqlite::Connection;
 
 use super::{Supervisor, World, spec};
 use gangline_store::db;
-use gangline_store::model::{Listing, read_job, read_jobs};
+use gangline_store::model::{Listing, Standing};
+use gangline_store::ports::{Queries as _, Series as _};
 
 fn listing(world: &mut World) -> Listing {
     let reader = world.actor().journal.reader();
-    reader.read(|transaction| read_jobs(transaction, None, 100)).expect("one bad row hides no other")
+    reader.jobs(Standing::Any, None, 100).expect("one bad row hides no other")
 }
 
 /// Returns a world with two ended jobs and one that waits.
@@ -49,7 +50,7 @@ fn every_flipped_bit_of_a_jobs_row_is_told_and_hides_no_other_job() {
         let found = listing(&mut world);
         assert_eq!(found.damaged, [JobId(2)], "bit {bit}");
         assert_eq!(found.jobs.iter().map(|(job, _)| job.id).collect::<Vec<_>>(), [JobId(3), JobId(1)]);
-        let alone = reader.read(|transaction| read_job(transaction, JobId(2)));
+        let alone = reader.job(JobId(2));
         assert!(matches!(alone, Err(db::Error::Row(_))), "bit {bit}");
     }
 }
@@ -71,19 +72,15 @@ fn an_index_that_does_not_fit_its_table_is_found_by_the_daily_pass() {
     world.crash();
     world.open().expect("the folder opens again");
     let reader = world.actor().journal.reader();
-    let quick: String = reader
-        .read(|transaction| transaction.query_row("PRAGMA quick_check", [], |row| row.get(0)))
-        .expect("it is readable");
-    assert_eq!(quick, "ok", "what a start looks at doesn't show it");
+    assert_eq!(reader.quick_verdict().expect("it is readable"), None, "what a start looks at doesn't show it");
     let told = told(&reader).expect("it is found");
     assert!(told.contains("jobs_live") && told.ends_with("run gangline rebuild"), "{told}");
 }
 
 fn stored_document(world: &mut World, job: JobId) -> Vec<u8> {
     let sql = format!("SELECT doc FROM jobs WHERE job = {}", job.0);
-    let reader = world.actor().journal.reader();
     let read = |row: &rusqlite::Row<'_>| Ok(row.get_ref(0)?.as_bytes()?.to_vec());
-    reader.read(|transaction| transaction.query_row(&sql, [], read)).expect("it is there")
+    world.database().query_row(&sql, [], read).expect("it is there")
 }
 
 /// A year's jobs are kept, and the records of their ranks repeat each other.
@@ -97,7 +94,7 @@ fn the_record_of_a_job_that_has_ended_is_packed_and_reads_as_before() {
     assert!(!ended.starts_with(b"{") && ended.len() < 1_000, "{} bytes", ended.len());
     // The record is stored as an earlier release did.
     let reader = world.actor().journal.reader();
-    let (record, _) = reader.read(|transaction| read_job(transaction, JobId(1))).expect("read").expect("it is there");
+    let (record, _) = reader.job(JobId(1)).expect("read").expect("it is there");
     let plain = serde_json::to_string(&record).expect("a record is JSON");
     let connection = Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens");
     let sql = "UPDATE jobs SET doc = ?1, sum = NULL WHERE job = 1";
@@ -121,9 +118,8 @@ fn ended_jobs_share_pages() {
         supervisor.runs(now).ends(now, Outcome::Succeeded).tell(&mut world);
         assert_eq!(world.show(JobId(number.into())).state, JobState::Succeeded);
     }
-    let reader = world.actor().journal.reader();
     let sql = "SELECT count(*) FROM dbstat WHERE name = 'jobs'";
-    let pages: u32 = reader.read(|transaction| transaction.query_row(sql, [], |row| row.get(0))).expect("counted");
+    let pages: u32 = world.database().query_row(sql, [], |row| row.get(0)).expect("counted");
     assert!(pages < JOBS / 2, "{pages} pages for {JOBS} jobs");
 }
 
@@ -144,6 +140,7 @@ fn every_changed_column_of_the_ledger_is_told() {
         "restart",
         "lost_work",
         "idle",
+        "unreported",
     ];
     for column in columns {
         let mut world = world();
@@ -181,9 +178,8 @@ fn samples_of_the_first_node_are_kept_and_those_of_all_are_acknowledged() {
     for supervisor in &mut supervisors {
         assert_eq!(supervisor.tell(&mut world).samples_stored, 1, "{}", supervisor.spec.node);
     }
-    let reader = world.actor().journal.reader();
     let sql = "SELECT count(*), max(node_rank) FROM samples";
-    let kept = reader.read(|transaction| transaction.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))));
+    let kept = world.database().query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)));
     assert_eq!(kept.expect("it is there"), (1, 0));
 }
 
@@ -193,9 +189,7 @@ fn a_changed_sample_is_left_out_of_its_curve_and_said() {
         let mut world = world();
         let series = |world: &mut World| {
             let reader = world.actor().journal.reader();
-            reader
-                .read(|transaction| gangline_store::model::read_series(transaction, JobId(1), 100, false))
-                .expect("it is readable")
+            reader.curve(JobId(1), 100).expect("it is readable").expect("it is there")
         };
         let sound = series(&mut world);
         assert_eq!((sound.points.len(), sound.damaged), (1, 0));

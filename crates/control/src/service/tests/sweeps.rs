@@ -15,7 +15,7 @@ use super::super::Error;
 use super::super::handle::Request;
 use super::{Supervisor, World, spec};
 use crate::views::sweep_to_api;
-use gangline_store::model::read_sweep_jobs;
+use gangline_store::ports::Queries as _;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -44,7 +44,7 @@ fn submit(world: &mut World, sweep: SweepSpec) -> Result<api::SweepSubmitted, Er
 
 fn show(world: &mut World, points: u64) -> api::Sweep {
     let reader = world.actor().journal.reader();
-    let found = reader.read(|transaction| read_sweep_jobs(transaction, SweepId(JobId(1))));
+    let found = reader.sweep_jobs(SweepId(JobId(1)));
     let sweep = sweep_to_api(SweepId(JobId(1)), &found.expect("the read models are readable")).expect("a sweep");
     assert_eq!(u64::try_from(sweep.points.len() + sweep.damaged.len()), Ok(points));
     sweep
@@ -164,9 +164,8 @@ fn a_damaged_row_of_a_sweep_fails_itself_alone() {
     }
     database.execute("UPDATE jobs SET sum = x'00'", []).expect("it is ours");
     let reader = world.actor().journal.reader();
-    let refused =
-        reader.read(|transaction| read_sweep_jobs(transaction, SweepId(JobId(1)))).expect_err("nothing is left");
+    let refused = reader.sweep_jobs(SweepId(JobId(1))).expect_err("nothing is left");
     assert_eq!(refused.code(), "G0213");
-    let none = reader.read(|transaction| read_sweep_jobs(transaction, SweepId(JobId(9)))).expect("there is nothing");
+    let none = reader.sweep_jobs(SweepId(JobId(9))).expect("there is nothing");
     assert!(sweep_to_api(SweepId(JobId(9)), &none).is_none());
 }

@@ -27,8 +27,9 @@ use super::super::looks::{LOOKS_MAX, Look, carry_out};
 use super::super::{Error, Options, StartError, SurveyOptions, Timing};
 use crate::secret::Secrets;
 use crate::views::{Texts, to_api};
-use gangline_store::db;
-use gangline_store::model::{Booked, read_job};
+use gangline_store::model::Booked;
+use gangline_store::ports::{Queries as _, Series as _};
+use gangline_store::{db, ports};
 
 /// A launcher that starts nothing, and reports as present what a test says.
 #[derive(Debug, Default)]
@@ -130,7 +131,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
             setup: None,
             run: "train".to_owned(),
         },
-        checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(7) },
+        checkpoint: CheckpointPolicy { path: None, is_shared: false, grace: Duration::from_secs(7) },
         recovery: RecoveryPolicy {
             max_faults: 10,
             no_progress_limit: 10,
@@ -353,7 +354,7 @@ impl World {
     /// Returns the durable state of a job.
     pub(super) fn stored(&mut self, job: JobId) -> Option<(api::Job, Vec<Booked>)> {
         let reader = self.actor().journal.reader();
-        let found = reader.read(|transaction| read_job(transaction, job)).expect("the read models are readable");
+        let found = reader.job(job).expect("the read models are readable");
         found.map(|(record, booked)| (to_api(Path::new("/data"), &record, &booked, Texts::Whole), booked))
     }
 
@@ -368,8 +369,20 @@ impl World {
     /// Returns the durable points of the job's curve.
     pub(super) fn curve(&mut self, job: JobId) -> Vec<u64> {
         let reader = self.actor().journal.reader();
-        let series = reader.read(|transaction| gangline_store::model::read_series(transaction, job, 1_000, false));
-        series.expect("the read models are readable").points.iter().map(|point| point.step).collect()
+        let curve = reader.curve(job, 1_000).expect("the read models are readable").expect("there is a record");
+        curve.points.iter().map(|point| point.step).collect()
+    }
+
+    /// Returns a connection to the database, past the control plane.
+    pub(super) fn database(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.folder.path().join("journal.sqlite")).expect("the database opens")
+    }
+
+    /// Changes the read models of a folder that no control plane holds.
+    pub(super) fn change_rows(&self, changes: ports::Changes<'_>) {
+        let (mut journal, _) = db::Journal::open(self.folder.path(), self.journal).expect("nobody holds the folder");
+        let batch = ports::Batch { records: &[], given_out: JobId(0), changes };
+        journal.commit(batch).expect("there is room");
     }
 }
 

@@ -31,13 +31,13 @@ fn queue_name() -> QueueName {
     QueueName::new("team-a.research_1").expect("a valid name")
 }
 
-pub(super) struct Examples {
+pub(crate) struct Examples {
     random: ChaCha8Rng,
     has_network: bool,
 }
 
 impl Examples {
-    pub(super) fn new(seed: u64) -> Examples {
+    pub(crate) fn new(seed: u64) -> Examples {
         Examples { random: ChaCha8Rng::seed_from_u64(seed), has_network: true }
     }
 
@@ -213,7 +213,7 @@ impl Examples {
         self.maybe(|_| Elastic { nodes_max, speed_up })
     }
 
-    pub(super) fn spec(&mut self) -> JobSpec {
+    pub(crate) fn spec(&mut self) -> JobSpec {
         let value = u16::try_from(self.below(u32::from(Priority::MAX) + 1)).expect("small");
         let nodes = self.positive();
         let envs = (0..self.below(4)).map(|number| (format!("KEY_{number}"), self.text())).collect();
@@ -233,7 +233,11 @@ impl Examples {
             },
             elastic: self.elastic(nodes),
             program: Program { workdir: self.text(), envs, setup: self.maybe(Self::text), run: self.text() },
-            checkpoint: CheckpointPolicy { path: self.maybe(Self::text), grace: self.duration() },
+            checkpoint: CheckpointPolicy {
+                path: self.maybe(Self::text),
+                is_shared: self.has_network && self.below(2) == 0,
+                grace: self.duration(),
+            },
             recovery: RecoveryPolicy {
                 max_faults: self.number(),
                 no_progress_limit: self.number(),

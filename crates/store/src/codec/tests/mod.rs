@@ -1,7 +1,7 @@
 //! Tests of the codec on every kind of entry: it reads back what it wrote, and what version 1 wrote stays
 //! readable for ever.
 
-mod examples;
+pub(crate) mod examples;
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use gangline_base::{JobId, Timestamp};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use super::{Batch, Entry, Error, Journal, Options, Recovered, Sequence};
+use super::{Entry, Error, Journal, Options, Recovered, Sequence};
 
 /// The two files of the anchor.
 const ANCHOR: [&str; 2] = ["journal.anchor", "high-water"];
@@ -32,7 +32,7 @@ fn entry(body: &str) -> Entry {
 
 fn commit(journal: &mut Journal, bodies: &[&str]) -> Result<Sequence, Error> {
     let records: Vec<Entry> = bodies.iter().map(|body| entry(body)).collect();
-    journal.commit(Batch { records: &records, given_out: JobId(0), read_models: &mut |_| Ok(()) }).map(|info| info.last)
+    journal.commit_writing(&records, JobId(0), &mut |_| Ok(())).map(|info| info.last)
 }
 
 /// Writes a journal of the records `1` to `count`, each committed on its own, and closes it.

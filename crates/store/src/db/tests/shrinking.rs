@@ -13,7 +13,7 @@ fn fill(journal: &mut Journal, megabytes: u32) {
             let sql = "INSERT INTO dropped (sequence, at_unix_nanos, body, checksum, reason) VALUES (1, 1, zeroblob(1000), x'', '')";
             (0..1_000).try_for_each(|_| transaction.prepare_cached(sql)?.execute([]).map(drop))
         };
-        journal.commit(Batch { records: &[], given_out: JobId(0), read_models: &mut add }).expect("there is room");
+        journal.commit_writing(&[], JobId(0), &mut add).expect("there is room");
     }
 }
 
@@ -21,7 +21,7 @@ fn empty(journal: &mut Journal, until: u32) {
     let mut remove = |transaction: &rusqlite::Transaction<'_>| {
         transaction.execute("DELETE FROM dropped WHERE id <= ?1", [until]).map(drop)
     };
-    journal.commit(Batch { records: &[], given_out: JobId(0), read_models: &mut remove }).expect("there is room");
+    journal.commit_writing(&[], JobId(0), &mut remove).expect("there is room");
 }
 
 fn file_size(folder: &Path) -> u64 {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use gangline_base::{Bytes, JobId};
 
-use super::super::{Batch, Entry, Error, Limits, Options, Sequence};
+use super::super::{Entry, Error, Limits, Options, Sequence};
 use super::*;
 
 /// Proves A-3 for the journal: numbers, times, bodies and order are those of the commits.
@@ -32,14 +32,12 @@ fn read_models_become_durable_with_their_records_or_not_at_all() {
     let mut writes = |transaction: &rusqlite::Transaction<'_>| {
         transaction.execute_batch("CREATE TABLE probe (id INTEGER PRIMARY KEY) STRICT; INSERT INTO probe VALUES (7)")
     };
-    journal
-        .commit(Batch { records: &records, given_out: JobId(0), read_models: &mut writes })
-        .expect("the statements are sound");
+    journal.commit_writing(&records, JobId(0), &mut writes).expect("the statements are sound");
     let mut fails = |transaction: &rusqlite::Transaction<'_>| {
         transaction.execute("INSERT INTO probe VALUES (8)", [])?;
         transaction.execute("INSERT INTO probe VALUES (7)", []).map(|_| ())
     };
-    let refused = journal.commit(Batch { records: &records, given_out: JobId(0), read_models: &mut fails });
+    let refused = journal.commit_writing(&records, JobId(0), &mut fails);
     assert_eq!(refused.map_err(|error| error.code()), Err("G0208"));
     let rows: (i64, i64) = journal
         .reader()
@@ -100,7 +98,7 @@ fn records_over_the_limit_are_refused() {
     let (mut journal, _) = open(folder.path()).expect("a new journal opens");
     let size = usize::try_from(Limits::RECORD.0).expect("usize holds the limit") + 1;
     let records = [Entry { body: vec![0; size], ..entry("") }];
-    let refused = journal.commit(Batch { records: &records, given_out: JobId(0), read_models: &mut |_| Ok(()) });
+    let refused = journal.commit_writing(&records, JobId(0), &mut |_| Ok(()));
     assert_eq!(
         refused.map_err(|error| error.to_string()),
         Err("record of 4.0 MiB is over the limit of 4.0 MiB".to_owned())
@@ -115,9 +113,7 @@ fn a_start_reads_only_what_came_after_the_snapshot() {
     let (mut journal, _) = open(folder.path()).expect("a new journal opens");
     for batch in 0..20 {
         let records = vec![entry("x"); 500];
-        journal
-            .commit(Batch { records: &records, given_out: JobId(0), read_models: &mut |_| Ok(()) })
-            .expect("there is room");
+        journal.commit_writing(&records, JobId(0), &mut |_| Ok(())).expect("there is room");
         if batch % 5 == 0 {
             journal.write_snapshot(b"older state").expect("there is room");
         }
@@ -164,7 +160,7 @@ fn readers_see_only_whole_committed_batches() {
         during = seen(&reader);
         Ok(())
     };
-    journal.commit(Batch { records: &records, given_out: JobId(0), read_models: &mut look }).expect("there is room");
+    journal.commit_writing(&records, JobId(0), &mut look).expect("there is room");
     assert_eq!((during, seen(&reader)), (Some(0), Some(2)));
     assert!(reader.read(|transaction| transaction.execute("DELETE FROM records", [])).is_err(), "a reader wrote");
 }

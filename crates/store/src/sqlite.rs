@@ -1,0 +1,244 @@
+//! SQLite's side of the ports: changes as statements of one transaction, queries as read transactions.
+
+use std::collections::BTreeSet;
+
+use gangline_base::{JobId, SweepId, Timestamp};
+use rusqlite::Transaction;
+use tracing::warn;
+
+use crate::db::{self, CommitInfo, Error, Journal, Reader, Record, Sequence};
+use crate::model::{
+    Booked, JobRecord, Kept, KeptAnswer, Listing, Loss, PackedBlocks, RequestKey, SAMPLES_PER_REMOVAL_MAX, Slice,
+    Standing, answers, audit, curve, ledger, retention, series, store,
+};
+use crate::ports::{self, Batch, Changes, JobCurve, Queries, Series};
+
+impl Changes<'_> {
+    /// Writes the changes that belong to the records up to `last`.
+    fn write(&self, transaction: &Transaction<'_>, last: Sequence) -> rusqlite::Result<()> {
+        self.repairs.iter().try_for_each(|damage| store::repair(transaction, damage))?;
+        self.sweeps.iter().try_for_each(|sweep| store::write_sweep(transaction, sweep))?;
+        self.jobs.iter().try_for_each(|job| store::write_job(transaction, job))?;
+        self.ledger.iter().try_for_each(|(queue, entry)| ledger::write_ledger(transaction, queue, entry))?;
+        answers::keep_answers(transaction, self.answers, self.at, last)?;
+        self.removals.iter().try_for_each(|removal| retention::remove(transaction, self.at, removal))?;
+        self.samples.iter().try_for_each(|sample| store::write_sample(transaction, sample))
+    }
+}
+
+impl Journal {
+    /// Appends the records and changes the read models, as [`ports::Journal::commit`] promises.
+    ///
+    /// # Errors
+    /// Those of [`ports::Journal::commit`].
+    pub fn commit(&mut self, batch: Batch<'_>) -> Result<CommitInfo, Error> {
+        let Batch { records, given_out, changes } = batch;
+        let last = Sequence(self.last().0 + u64::try_from(records.len()).unwrap_or(u64::MAX));
+        self.commit_writing(records, given_out, &mut |transaction| changes.write(transaction, last))
+    }
+}
+
+impl ports::Journal for Journal {
+    fn last(&self) -> Sequence {
+        Journal::last(self)
+    }
+
+    fn poison(&self) -> Option<&str> {
+        Journal::poison(self)
+    }
+
+    fn commit(&mut self, batch: Batch<'_>) -> Result<CommitInfo, Error> {
+        Journal::commit(self, batch)
+    }
+
+    fn write_snapshot(&mut self, body: &[u8]) -> Result<(), Error> {
+        Journal::write_snapshot(self, body)
+    }
+}
+
+impl Queries for Reader {
+    fn job(&self, id: JobId) -> Result<Option<(JobRecord, Vec<Booked>)>, Error> {
+        self.read(|transaction| store::read_job(transaction, id))
+    }
+
+    fn bookings(&self, job: JobId) -> Result<Vec<Booked>, Error> {
+        self.read(|transaction| ledger::read_ledger(transaction, job))
+    }
+
+    fn jobs(&self, standing: Standing, before: Option<JobId>, count: u32) -> Result<Listing, Error> {
+        self.read(|transaction| store::read_jobs(transaction, standing, before, count))
+    }
+
+    fn jobs_singly(&self, standing: Standing, before: JobId, count: u32) -> Result<Listing, Error> {
+        self.read(|transaction| store::read_jobs_singly(transaction, standing, before, count))
+    }
+
+    fn these_jobs(&self, standing: Standing, ids: &[JobId], count: u32) -> Result<Listing, Error> {
+        self.read(|transaction| store::read_these_jobs(transaction, standing, ids.iter().copied(), count))
+    }
+
+    fn live_jobs(&self, expected: &BTreeSet<JobId>) -> Result<Vec<JobRecord>, Error> {
+        self.read(|transaction| {
+            let mut records = store::live_jobs(transaction)?;
+            records.retain(|record| expected.contains(&record.id));
+            let live: BTreeSet<JobId> = records.iter().map(|record| record.id).collect();
+            for job in expected.difference(&live) {
+                let found = store::unless_damaged(store::read_job(transaction, *job))?.flatten();
+                records.extend(found.map(|(record, _)| record));
+            }
+            Ok(records)
+        })
+    }
+
+    fn last_job(&self) -> Result<Option<JobId>, Error> {
+        self.read(store::last_job)
+    }
+
+    fn next_job(&self, after: JobId) -> Result<Option<JobId>, Error> {
+        self.read(|transaction| retention::next_job(transaction, after))
+    }
+
+    fn is_over(&self, job: JobId) -> Result<bool, Error> {
+        self.read(|transaction| retention::is_over(transaction, job))
+    }
+
+    fn kept(&self, job: JobId) -> Result<Option<Kept>, Error> {
+        self.read(|transaction| retention::read_kept(transaction, job))
+    }
+
+    fn retention_clock(&self) -> Result<Option<Timestamp>, Error> {
+        self.read(retention::read_clock)
+    }
+
+    fn sweep_jobs(&self, id: SweepId) -> Result<(Vec<JobRecord>, Vec<JobId>), Error> {
+        self.read(|transaction| store::read_sweep_jobs(transaction, id))
+    }
+
+    fn answer(&self, key: &RequestKey) -> Result<Option<KeptAnswer>, Error> {
+        self.read(|transaction| answers::read_answer(transaction, &key.user, &key.key))
+    }
+
+    fn answer_keys(&self, each: &mut dyn FnMut(&str, &str)) -> Result<(), Error> {
+        self.read(|transaction| answers::read_keys(transaction, each))
+    }
+
+    fn records(&self, after: Sequence, count_max: u32) -> Result<Vec<Record>, Error> {
+        self.history(after, count_max)
+    }
+}
+
+impl Series for Reader {
+    fn curve(&self, job: JobId, points_max: u32) -> Result<Option<JobCurve>, Error> {
+        self.read(|transaction| {
+            let Some(record) = store::read_record(transaction, job)? else { return Ok(None) };
+            let thinned_at = record.removed.thinned_at;
+            let series::Series { points, damaged } =
+                series::read_series(transaction, job, points_max, thinned_at.is_some())?;
+            Ok(Some(JobCurve { points, thinned_at, damaged }))
+        })
+    }
+
+    fn next_curve(&self, after: JobId) -> Result<Option<JobId>, Error> {
+        self.read(|transaction| retention::next_curve(transaction, after))
+    }
+
+    fn sampled_attempts(&self, job: JobId) -> Result<Vec<(u32, bool)>, Error> {
+        self.read(|transaction| retention::sampled_attempts(transaction, job))
+    }
+
+    fn edges(&self, attempt: (JobId, u32)) -> Result<Option<(u64, u64)>, Error> {
+        self.read(|transaction| retention::sample_edges(transaction, attempt))
+    }
+
+    fn losses(&self, attempt: (JobId, u32), after: Option<u64>, count_max: u32) -> Result<Vec<Loss>, Error> {
+        self.read(|transaction| retention::read_losses(transaction, attempt, after, count_max))
+    }
+}
+
+/// What only this store needs: the packing of curves, and the audit of its tables.
+impl Reader {
+    /// Returns the next job after this one with samples that aren't packed.
+    ///
+    /// # Errors
+    /// Those of a query, as for the methods below.
+    pub fn next_unpacked(&self, after: JobId) -> Result<Option<JobId>, Error> {
+        self.read(|transaction| retention::next_unpacked(transaction, after))
+    }
+
+    /// Packs some of an attempt's sample rows after a number into blocks. Also returns the last number read, if
+    /// there may be more.
+    ///
+    /// # Errors
+    /// As [`Reader::next_unpacked`].
+    pub fn blocks_of_rows(&self, attempt: (JobId, u32), after: i64) -> Result<PackedBlocks, Error> {
+        self.read(|transaction| curve::blocks_of_rows(transaction, attempt, after, SAMPLES_PER_REMOVAL_MAX))
+    }
+
+    /// Checks `count` samples after a key.
+    ///
+    /// # Errors
+    /// As [`Reader::next_unpacked`].
+    pub fn audit_samples(&self, after: audit::SampleKey, count: u32) -> Result<Slice<audit::SampleKey>, Error> {
+        self.read(|transaction| audit::samples_from(transaction, after, count))
+    }
+
+    /// Checks `count` blocks of packed samples after an id.
+    ///
+    /// # Errors
+    /// As [`Reader::next_unpacked`].
+    pub fn audit_blocks(&self, after: i64, count: u32) -> Result<Slice<i64>, Error> {
+        self.read(|transaction| audit::blocks_from(transaction, after, count))
+    }
+
+    /// Checks `count` answers after a number.
+    ///
+    /// # Errors
+    /// As [`Reader::next_unpacked`].
+    pub fn audit_answers(&self, after: i64, count: u32) -> Result<Slice<i64>, Error> {
+        self.read(|transaction| audit::answers_from(transaction, after, count))
+    }
+}
+
+/// Returns a query's result, or `None` if it met a damaged row, which is logged.
+///
+/// # Errors
+/// The query's error, if it is another.
+pub fn unless_row_damaged<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(db::Error::Row(row)) => {
+            warn!("{row}");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::db::Options;
+    use crate::ports::conformance::{Opened, Subject, check};
+
+    struct Sqlite(TempDir);
+
+    impl Subject for Sqlite {
+        type Journal = Journal;
+        type Reader = Reader;
+
+        fn open(&self) -> Result<Opened<Journal, Reader>, Error> {
+            let (journal, recovered) = Journal::open(self.0.path(), Options::default())?;
+            let reader = journal.reader();
+            let snapshot = recovered.snapshot.map(|snapshot| (snapshot.sequence, snapshot.body));
+            Ok(Opened { journal, reader, snapshot, records: recovered.records })
+        }
+    }
+
+    /// Proves for SQLite, by the promises that every store makes.
+    #[test]
+    fn sqlite_conforms_to_the_ports() {
+        check(|| Sqlite(tempfile::tempdir().expect("the temporary folder is writable")));
+    }
+}
