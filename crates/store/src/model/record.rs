@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use gangline_base::{JobId, JobSpec, Money, NodeId, Timestamp};
 use gangline_execution::protocol::{Fault, FaultCause, Report};
@@ -15,6 +14,7 @@ use super::last_words::LastWords;
 use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
 use super::resume::submission;
 use super::retention::RemovedRecord;
+use super::straggler::StragglerRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
 use crate::codec::{PinV1, SpecV1};
 
@@ -127,35 +127,6 @@ impl AttemptRecord {
     /// Returns the number of samples received for the attempt's curve.
     pub fn samples_stored(&self) -> u64 {
         self.shares.first().map_or(0, |share| share.samples_stored)
-    }
-}
-
-/// A rank that slows down its gang.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StragglerRecord {
-    /// The rank.
-    pub rank: u32,
-    /// The node that the rank runs on.
-    pub node: String,
-    /// Whether the rank waits for its data; otherwise it computes for longer.
-    pub is_data: bool,
-    /// The rank's own work per step.
-    pub own: Duration,
-    /// The median work per step of its peers.
-    pub peers: Duration,
-    /// Steps over which the times were taken.
-    pub steps: u64,
-}
-
-impl StragglerRecord {
-    /// Describes the straggler in words, with the evidence.
-    pub fn describe(&self) -> String {
-        let (own, peers) = (self.own.as_secs_f64(), self.peers.as_secs_f64());
-        let why = if self.is_data { "waits for its data" } else { "computes for longer" };
-        let StragglerRecord { rank, node, steps, .. } = self;
-        format!(
-            "rank {rank} on {node} is slow: {own:.3} s of work a step, its peers {peers:.3} s (measured over {steps} steps); it {why}"
-        )
     }
 }
 

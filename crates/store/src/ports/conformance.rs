@@ -223,9 +223,9 @@ fn a_point_is_stored_once<S: Subject>(store: &S) {
             at: NOW.unix_nanos(),
             step: number + 1,
             loss: Some(loss),
+            is_diverged: false,
             tokens: 8 * number,
             metric: None,
-            is_diverged: false,
         },
     };
     let record = job(1);
