@@ -126,7 +126,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         },
         elastic: None,
         program: Program { workdir: "/".to_owned(), envs: Default::default(), setup: None, run: "true".to_owned() },
-        checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
+        checkpoint: CheckpointPolicy { path: None, is_shared: false, grace: Duration::from_secs(30) },
         recovery: RecoveryPolicy {
             max_faults: 10,
             no_progress_limit: 3,

@@ -322,6 +322,7 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
         program: Program { workdir: "/".to_owned(), envs: [].into(), setup: None, run: "true".to_owned() },
         checkpoint: CheckpointPolicy {
             path: shape.has_checkpoint.then(|| "/checkpoints".to_owned()),
+            is_shared: true,
             grace: Duration::from_secs(1),
         },
         recovery: RecoveryPolicy {

@@ -79,6 +79,7 @@ impl Stage {
         match self.engine.dry_run(self.clock, spec) {
             Err(refusal) => vec![format!("it would be refused: {refusal}")],
             Ok(DryRun::WouldStart { shares }) => vec![format!("it would start on {}", self.shares(&shares))],
+            Ok(DryRun::WouldPreempt(why)) => vec![format!("it would preempt: {}", why.blocker)],
             Ok(DryRun::WouldWait(why)) => {
                 vec![format!("it would wait behind {} of {} others: {}", why.ahead, why.waiting - 1, why.blocker)]
             }

@@ -234,6 +234,7 @@ impl Stage {
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
             checkpoint: CheckpointPolicy {
                 path: wanted.has_checkpoint.then(|| format!("/checkpoints/{name}")),
+                is_shared: false,
                 grace: Duration::from_secs(60),
             },
             recovery: RecoveryPolicy {

@@ -87,7 +87,7 @@ impl Gang {
             origin: None,
             elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
-            checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
+            checkpoint: CheckpointPolicy { path: None, is_shared: false, grace: Duration::from_secs(30) },
             recovery: RecoveryPolicy {
                 max_faults: 10,
                 no_progress_limit: 3,

@@ -7,8 +7,10 @@
 //!   restart), `done` is `idle`.
 //! - If this attempt or an earlier one had already reached a step, the step's whole interval is `lost_work`,
 //!   whatever its phases. The interval of a step begins at the end of the step before.
-//! - A rank that reports nothing runs an unmodified script: its time is `compute` from the start of its
-//!   process, for lack of better knowledge.
+//! - The time after the last step of a rank that fails, hangs or is killed is `lost_work`: nothing came of it. A
+//!   rank that ends well books it by phase, such as a last evaluation or save.
+//! - A rank that reports nothing runs an unmodified script: its time is `unreported` from the start of its
+//!   process, since nobody knows what it did.
 //! - After the process has ended, its devices are still allocated: `idle`.
 
 use gangline_base::{Bucket, Buckets, GpuSeconds, Phase, Step, Timestamp};
@@ -93,10 +95,24 @@ impl PhaseClock {
         }
     }
 
-    /// Notes that the rank's process has ended.
+    /// Notes that the rank's process has ended well: it finished, or saved to be queued again.
     pub fn finish(&mut self, now: Timestamp) {
         self.advance(now);
-        let rest = self.pending_as_it_will_be_booked();
+        self.end(self.pending_as_it_will_be_booked());
+    }
+
+    /// Notes that the rank's process has failed or was killed.
+    pub fn fail(&mut self, now: Timestamp) {
+        self.advance(now);
+        let is_in_step = self.last_step.is_some() && matches!(self.stage, Stage::In(_));
+        self.end(if is_in_step {
+            only(Bucket::LostWork, self.pending.total())
+        } else {
+            self.pending_as_it_will_be_booked()
+        });
+    }
+
+    fn end(&mut self, rest: Buckets) {
         self.booked = self.booked + rest;
         self.pending = Buckets::default();
         self.stage = Stage::Ended;
@@ -123,7 +139,7 @@ impl PhaseClock {
         self.booked_until = self.booked_until.max(now);
         match self.stage {
             Stage::Waiting => self.pending[Bucket::Restart] = self.pending[Bucket::Restart] + passed,
-            Stage::Silent => self.pending[Bucket::Compute] = self.pending[Bucket::Compute] + passed,
+            Stage::Silent => self.pending[Bucket::Unreported] = self.pending[Bucket::Unreported] + passed,
             Stage::In(phase) => self.pending[bucket_of(phase)] = self.pending[bucket_of(phase)] + passed,
             Stage::Ended => self.booked[Bucket::Idle] = self.booked[Bucket::Idle] + passed,
         }
@@ -239,11 +255,36 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_rank_computes_from_its_process_start_to_its_end() {
+    fn what_a_silent_rank_does_is_not_known() {
         let mut clock = PhaseClock::new(at(0), Step(0), 1);
         clock.process_started(at(2));
         clock.finish(at(9));
-        assert_eq!(seconds(clock.usage(at(10))), [(Bucket::Compute, 7), (Bucket::Restart, 2), (Bucket::Idle, 1)]);
+        assert_eq!(seconds(clock.usage(at(10))), [(Bucket::Restart, 2), (Bucket::Idle, 1), (Bucket::Unreported, 7)]);
+    }
+
+    /// A hang of 92 s after 8 s of steps, as a user met it: the goodput is 8 %, not 64 %.
+    #[test]
+    fn what_a_rank_did_after_its_last_step_is_lost_when_it_fails() {
+        let history = || {
+            let mut clock = PhaseClock::new(at(0), Step(0), 1);
+            clock.process_started(at(0));
+            clock.step(at(1), Step(1));
+            clock.step(at(9), Step(2));
+            clock.enter(Phase::Communication, at(20));
+            clock
+        };
+        let (mut hung, mut ended_well) = (history(), history());
+        hung.fail(at(101));
+        assert_eq!(
+            seconds(hung.usage(at(102))),
+            [(Bucket::Compute, 8), (Bucket::Restart, 1), (Bucket::LostWork, 92), (Bucket::Idle, 1)]
+        );
+        ended_well.finish(at(101));
+        assert_eq!(ended_well.usage(at(101))[Bucket::LostWork], GpuSeconds::ZERO);
+        let mut never_stepped = PhaseClock::new(at(0), Step(0), 1);
+        never_stepped.enter(Phase::Init, at(2));
+        never_stepped.fail(at(9));
+        assert_eq!(seconds(never_stepped.usage(at(9))), [(Bucket::Restart, 9)], "it never got that far");
     }
 
     #[test]
@@ -278,11 +319,12 @@ mod tests {
                 // One move in four goes back in time.
                 let moved = now.unix_nanos() + random.below(4_000);
                 now = Timestamp::from_unix_nanos(moved.saturating_sub(random.below(2) * 2_500));
-                match random.below(8) {
+                match random.below(9) {
                     0 => clock.process_started(now),
                     1..4 => clock.enter(PHASES[usize::try_from(random.below(8)).expect("small")], now),
                     4..7 => clock.step(now, Step(random.below(30))),
-                    _ => clock.finish(now),
+                    7 => clock.finish(now),
+                    _ => clock.fail(now),
                 }
                 latest = latest.max(now);
                 let asked = Timestamp::from_unix_nanos(latest.unix_nanos() + random.below(100));

@@ -18,6 +18,16 @@ pub struct JobList {
     pub next: Option<String>,
 }
 
+/// Which jobs a list has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobStanding {
+    /// Jobs that wait or hold devices.
+    Live,
+    /// Jobs that have ended.
+    Ended,
+}
+
 /// Where a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -38,6 +48,17 @@ pub enum JobState {
     Cancelled,
     /// Its budget was spent, or other jobs of its sweep did better.
     Stopped,
+}
+
+impl Progress {
+    /// Returns the last loss as users see it, with this many decimals; `nan` if it is no finite number.
+    #[must_use]
+    pub fn last_loss(&self, decimals: usize) -> Option<String> {
+        match (self.loss_not_finite_since, self.loss) {
+            (Some(_), _) => Some("nan".to_owned()),
+            (None, loss) => loss.map(|loss| format!("{loss:.decimals$}")),
+        }
+    }
 }
 
 impl JobState {
@@ -114,8 +135,12 @@ pub struct Job {
     pub attempts: Vec<Attempt>,
     /// Its recoveries from faults, oldest first.
     pub recoveries: Vec<Recovery>,
-    /// Where its GPU-seconds went and what they cost; attempts that have ended.
+    /// Where its GPU-seconds went and what they cost; attempts that have ended (measured).
     pub usage: Usage,
+    /// The same of the attempt that holds devices now, up to the last report of its supervisors: estimated, since it is
+    /// booked when the attempt ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accrued: Option<Usage>,
     /// What was decided about it, oldest first; at most the last 100.
     pub history: Vec<HistoryLine>,
 }
@@ -145,8 +170,11 @@ pub struct Progress {
     pub total_steps: Option<u64>,
     /// The first loss that was reported.
     pub first_loss: Option<f64>,
-    /// The last loss.
+    /// The last finite loss.
     pub loss: Option<f64>,
+    /// The step since which the loss has been NaN or infinite, if it is: then `loss` is from before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_not_finite_since: Option<u64>,
     /// Tokens since the attempt began.
     pub tokens: u64,
     /// Tokens a second over the last samples.
@@ -181,6 +209,9 @@ pub struct Attempt {
     pub fault: Option<Fault>,
     /// Its nodes in rank order.
     pub shares: Vec<Share>,
+    /// The rank without progress that is nearest to being given up as hung, in words (measured).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silence: Option<String>,
     /// Ranks that hold up the others, by the last look (measured).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stragglers: Vec<String>,
@@ -298,7 +329,8 @@ pub struct Usage {
     pub prices: Vec<Price>,
     /// Every bucket.
     pub buckets: Vec<BucketLine>,
-    /// Runtime goodput: time in new steps (compute and communication) over allocated time; absent if nothing was allocated.
+    /// Runtime goodput: time in new steps (compute and communication) over allocated time; at least this where some time is
+    /// `unreported`. Absent if nothing was allocated, or the ranks reported no steps.
     pub goodput: Option<f64>,
 }
 

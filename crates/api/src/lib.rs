@@ -20,8 +20,8 @@ pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;
 pub use explain::{Blocker, Dependency, Explanation, HistoryLine, Placement};
 pub use job::{
-    Attempt, BucketLine, Checkpoints, Diagnosis, Fault, Gang, Job, JobList, JobState, Point, Price, Progress, Rank,
-    Recovery, RecoveryLine, Series, Share, Usage,
+    Attempt, BucketLine, Checkpoints, Diagnosis, Fault, Gang, Job, JobList, JobStanding, JobState, Point, Price,
+    Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,
 };
 pub use metric::{Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues};
 pub use node::{Drain, Health, Node, NodeList, Queue, QueueList, Slot};
@@ -32,4 +32,4 @@ pub use sweep::{
     Budget, CancelSweepAnswer, EarlyStop, JobSweep, MetricPoint, Parameter, Sweep, SweepPoint, SweepSubmitted,
 };
 pub use time::Time;
-pub use token::{PageLink, TOKEN_FILE, TokenRotated};
+pub use token::{PageLink, Reloaded, TOKEN_FILE, TokenRotated};

@@ -60,6 +60,11 @@ pub enum DryRun {
         /// The nodes and devices, in rank order.
         placements: Vec<Placement>,
     },
+    /// It would start as soon as jobs that it may preempt have saved and stopped.
+    WouldPreempt {
+        /// Which jobs, and until when at the latest.
+        explanation: Explanation,
+    },
     /// It would wait.
     WouldWait {
         /// For what.

@@ -1,4 +1,4 @@
-//! The users' token, and links to the page.
+//! The users' token, links to the page, and the configuration that is read again.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,6 +13,15 @@ pub struct PageLink {
     pub path: String,
     /// For how long.
     pub good_for_seconds: u64,
+}
+
+/// The configuration was read again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Reloaded {
+    /// The parts that are in force now and were not before, as the configuration file calls them.
+    pub changed: Vec<String>,
+    /// The parts that differ from those with which the control plane was started, and take a restart.
+    pub needs_restart: Vec<String>,
 }
 
 /// The users' token was replaced: the one before is good no more.

@@ -63,15 +63,17 @@ pub enum Bucket {
     StragglerWait,
     /// From allocation to the first step.
     Restart,
-    /// Steps repeated because a fault lost them.
+    /// Steps repeated because a fault lost them, and what ranks did after their last step in an attempt that failed.
     LostWork,
     /// Allocated but in none of the other buckets.
     Idle,
+    /// Processes that report nothing ran: what they did isn't known.
+    Unreported,
 }
 
 impl Bucket {
     /// All buckets, in report order.
-    pub const ALL: [Bucket; 8] = [
+    pub const ALL: [Bucket; 9] = [
         Bucket::Compute,
         Bucket::DataStall,
         Bucket::CheckpointStall,
@@ -80,6 +82,7 @@ impl Bucket {
         Bucket::Restart,
         Bucket::LostWork,
         Bucket::Idle,
+        Bucket::Unreported,
     ];
 
     /// Returns the bucket's name in reports, the API and the ledger.
@@ -94,6 +97,7 @@ impl Bucket {
             Bucket::Restart => "restart",
             Bucket::LostWork => "lost_work",
             Bucket::Idle => "idle",
+            Bucket::Unreported => "unreported",
         }
     }
 
@@ -107,7 +111,7 @@ impl Bucket {
 /// An amount of device time for each bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buckets {
-    times: [GpuSeconds; 8],
+    times: [GpuSeconds; Bucket::ALL.len()],
 }
 
 impl Buckets {
@@ -202,7 +206,7 @@ mod tests {
             assert_eq!(Bucket::from_name(bucket.name()), Some(bucket));
             buckets[bucket] = GpuSeconds::from_nanos(1 << index);
         }
-        assert_eq!(buckets.total(), GpuSeconds::from_nanos(255));
-        assert_eq!((buckets + buckets).total(), GpuSeconds::from_nanos(510));
+        assert_eq!(buckets.total(), GpuSeconds::from_nanos(511));
+        assert_eq!((buckets + buckets).total(), GpuSeconds::from_nanos(1022));
     }
 }

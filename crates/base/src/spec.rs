@@ -247,10 +247,18 @@ pub struct Program {
 /// Where a job saves checkpoints and how long a save may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointPolicy {
-    /// The checkpoint folder, as an absolute path. Kept between attempts.
+    /// The checkpoint folder, as an absolute path. Kept between attempts. [`CheckpointPolicy::JOB`] in it stands for
+    /// the job's id.
     pub path: Option<String>,
+    /// Whether other live jobs may use the folder too.
+    pub is_shared: bool,
     /// The time from the request to save and stop until SIGKILL.
     pub grace: Duration,
+}
+
+impl CheckpointPolicy {
+    /// The part of a path that stands for the job's id, so that each job of a sweep has a folder of its own.
+    pub const JOB: &str = "{job}";
 }
 
 /// How often a job may fail before it is stopped for good. Preemptions and resizes don't count.

@@ -26,6 +26,7 @@ use gangline_storage::{Branch, Listed, NoteTypes, Options, Store};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::client::Client;
 use crate::failure::Failure;
 use crate::{Global, output};
 use archive::{KeyFile, PullArgs, PushArgs};
@@ -39,7 +40,7 @@ const METADATA_WIDTH: usize = 40;
 pub(crate) enum CheckpointCommand {
     /// List the complete checkpoints of a folder or an archive
     List {
-        /// The folder, or the archive: s3://bucket/prefix, or its folder
+        /// The folder, or the archive: s3://bucket/prefix, or its folder; or a job, as job-4
         place: String,
         #[command(flatten)]
         key: KeyFile,
@@ -117,8 +118,15 @@ impl Row {
 
 pub(crate) fn run(global: &Global, command: &CheckpointCommand) -> Result<ExitCode, Failure> {
     let (place, rows) = match command {
-        CheckpointCommand::List { place, key } => (place, list(place, key)?),
-        CheckpointCommand::Verify { place, step, key } => (place, verify(place, *step, key)?),
+        CheckpointCommand::List { place, key } => {
+            let place = folder_of(global, place)?;
+            let rows = list(&place, key)?;
+            if rows.is_empty() {
+                refuse_foreign(&place)?;
+            }
+            (place, rows)
+        }
+        CheckpointCommand::Verify { place, step, key } => (place.clone(), verify(place, *step, key)?),
         CheckpointCommand::Show(args) => return show::show(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Diff(args) => return diff::diff(global, args),
         CheckpointCommand::Export(args) => return export::export(global, args).map(|()| ExitCode::SUCCESS),
@@ -139,6 +147,34 @@ pub(crate) fn run(global: &Global, command: &CheckpointCommand) -> Result<ExitCo
         output::print(&table(&rows))?;
     }
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the checkpoint folder of a job, or the place itself if it isn't a job's id.
+fn folder_of(global: &Global, place: &str) -> Result<String, Failure> {
+    let is_job = place.strip_prefix("job-").is_some_and(|number| number.parse::<u64>().is_ok());
+    if !is_job || Path::new(place).exists() {
+        return Ok(place.to_owned());
+    }
+    let job = Client::connect(global)?.job(place)?;
+    job.checkpoint_path.ok_or_else(|| Failure::local(format!("{place} has no checkpoint folder"), ""))
+}
+
+/// Fails if a folder without a checkpoint of the store has other files, such as those of `torch.save`.
+fn refuse_foreign(place: &str) -> Result<(), Failure> {
+    let Ok(entries) = std::fs::read_dir(place) else { return Ok(()) };
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| !name.starts_with('.'));
+    names.sort();
+    let Some(first) = names.first() else { return Ok(()) };
+    let message = format!(
+        "{place} has {} file(s) or folder(s), such as \"{}\", and no complete checkpoint of Gangline's store",
+        names.len(),
+        output::shorten(first, 60)
+    );
+    let hint = "what other libraries saved (torch.save, say) isn't listed; docs/guides/checkpoints.md says how to save into a \
+                store, and gangline checkpoint import takes models in";
+    Err(Failure::local(message, hint))
 }
 
 pub(crate) fn open(folder: &Path) -> Result<Store, Failure> {

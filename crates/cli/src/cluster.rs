@@ -11,7 +11,7 @@ use gangline_specs::jobfile::parse_duration;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
-use crate::{jobs, output};
+use crate::{jobs, listing, output};
 
 /// Maximum number of ids in a table's cell; --json has all.
 const IDS_SHOWN: usize = 8;
@@ -161,8 +161,7 @@ pub(crate) fn top(client: &Client, args: &TopArgs, is_json: bool) -> Result<(), 
         let health: api::Health = client.get("/health")?;
         let nodes: api::NodeList = client.get("/nodes")?;
         let queues: api::QueueList = client.get("/queues")?;
-        let mut list: api::JobList = client.get("/jobs?limit=50")?;
-        list.jobs.retain(|job| !job.state.is_final());
+        let list = listing::live(client)?;
         if is_json {
             return output::json(
                 &serde_json::json!({ "health": health, "nodes": nodes.nodes, "queues": queues.queues, "jobs": list.jobs }),

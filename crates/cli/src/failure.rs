@@ -61,7 +61,8 @@ impl Failure {
         }
     }
 
-    fn detail(&self) -> ErrorDetail {
+    /// Returns the failure as the API shows it.
+    pub(crate) fn detail(&self) -> ErrorDetail {
         let plain = |code: &str, message: &str, hint: &str| ErrorDetail {
             code: code.to_owned(),
             message: message.to_owned(),

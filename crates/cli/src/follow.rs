@@ -13,13 +13,18 @@ use crate::{output, report};
 
 /// Interval between two checks.
 const INTERVAL: Duration = Duration::from_millis(300);
+/// Shortest time between two lines about steps where there is no terminal.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+/// Exit code of a program that SIGINT ended, as shells give it.
+const INTERRUPTED: i32 = 130;
 /// How long to wait for an unreachable control plane: a restart shouldn't end a --wait.
 const UNREACHABLE_MAX: Duration = Duration::from_mins(2);
 
 /// Waits until the job has ended, and shows its progress. The exit code tells its fate.
 pub(crate) fn to_the_end(client: &Client, id: &str, is_json: bool) -> Result<ExitCode, Failure> {
     let bar = bar(&std::io::stderr());
-    let mut last_said = String::new();
+    tell_when_interrupted(id.to_owned(), bar.clone());
+    let (mut last_said, mut last_step) = (String::new(), (None, std::time::Instant::now()));
     let job = watch(
         || client.job(id),
         |job| {
@@ -28,6 +33,9 @@ pub(crate) fn to_the_end(client: &Client, id: &str, is_json: bool) -> Result<Exi
             if bar.is_hidden() && said != last_said {
                 output::tell(&said);
                 last_said = said;
+            } else if bar.is_hidden() && job.progress.step != last_step.0 && last_step.1.elapsed() >= PROGRESS_EVERY {
+                output::tell(&format!("{} {}{}", job.id, steps(job), line(job)));
+                last_step = (job.progress.step, std::time::Instant::now());
             }
             job.state.is_final()
         },
@@ -78,12 +86,30 @@ pub(crate) fn show(bar: &ProgressBar, job: &api::Job) {
     // A bar of length zero would be drawn full.
     bar.set_length(job.progress.total_steps.unwrap_or(0).max(1));
     bar.set_position(job.progress.step.unwrap_or(0));
-    let steps = match (job.progress.step, job.progress.total_steps) {
-        (Some(step), Some(total)) => format!("{step}/{total} "),
-        (Some(step), None) => format!("{step} "),
+    bar.set_message(format!("{}{}", steps(job), line(job)));
+}
+
+fn steps(job: &api::Job) -> String {
+    match (job.progress.step, job.progress.total_steps) {
+        (Some(step), Some(total)) => format!("step {step}/{total} "),
+        (Some(step), None) => format!("step {step} "),
         _ => String::new(),
+    }
+}
+
+/// Lets Ctrl-C say that the job goes on, and how to stop it, before it ends the program.
+fn tell_when_interrupted(id: String, bar: ProgressBar) {
+    #[expect(clippy::exit, reason = "Ctrl-C ends the program, which holds nothing that needs an orderly end")]
+    let wait = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        if runtime.is_ok_and(|runtime| runtime.block_on(tokio::signal::ctrl_c()).is_ok()) {
+            bar.finish_and_clear();
+            output::tell(&format!("{id} goes on; gangline logs -f {id} follows it, gangline cancel {id} stops it"));
+            std::process::exit(INTERRUPTED);
+        }
     };
-    bar.set_message(format!("{steps}{}", line(job)));
+    // Without the thread Ctrl-C ends the program in silence, as it does by default.
+    let _ = std::thread::Builder::new().name("interrupt".to_owned()).spawn(wait);
 }
 
 /// Describes a job's state in a few words.
@@ -99,7 +125,7 @@ pub(crate) fn line(job: &api::Job) -> String {
     if job.attempts.len() > 1 {
         text.push_str(&format!(" (attempt {})", job.attempts.len()));
     }
-    text.extend(job.progress.loss.map(|loss| format!("  loss {loss:.3}")));
+    text.extend(job.progress.last_loss(3).map(|loss| format!("  loss {loss}")));
     text.extend(job.progress.tokens_per_second.map(|rate| format!("  {rate:.0} tokens/s")));
     text
 }

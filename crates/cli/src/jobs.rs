@@ -5,7 +5,7 @@ use gangline_api as api;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
-use crate::{output, sweeps};
+use crate::{listing, output, report, sweeps};
 
 /// Which jobs.
 #[derive(Args, Debug)]
@@ -15,28 +15,27 @@ pub(crate) struct PsArgs {
     /// Ended ones too
     #[arg(short, long)]
     all: bool,
-    /// At most this many, newest first
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=500))]
+    /// At most this many ended ones, newest first; live ones are always shown, all of them
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
-}
-
-/// Which job.
-#[derive(Args, Debug)]
-pub(crate) struct JobArgs {
-    /// Its id, as job-3 or 3; explain and cancel take a sweep's as well, as sweep-3
-    job: String,
 }
 
 pub(crate) fn list(client: &Client, args: &PsArgs, is_json: bool) -> Result<(), Failure> {
     if let Some(sweep) = &args.sweep {
         return sweeps::show(client, sweep, is_json);
     }
-    let mut list: api::JobList = client.get(&format!("/jobs?limit={}", args.limit))?;
+    let mut list = listing::live(client)?;
+    if args.all {
+        let ended = listing::ended(client, args.limit)?;
+        // A job may have ended between the two questions.
+        let is_new = |job: &api::Job| list.jobs.iter().all(|live| live.id != job.id);
+        let ended: api::JobList = api::JobList { jobs: ended.jobs.into_iter().filter(is_new).collect(), ..ended };
+        list.jobs.extend(ended.jobs);
+        list.damaged.extend(ended.damaged);
+        list.next = ended.next;
+    }
     for job in &list.damaged {
         output::tell(&format!("{job} can't be shown: what is kept of it is damaged on disk (docs/errors/G0213.md)"));
-    }
-    if !args.all {
-        list.jobs.retain(|job| !job.state.is_final());
     }
     if is_json {
         return output::json(&list);
@@ -48,7 +47,7 @@ pub(crate) fn list(client: &Client, args: &PsArgs, is_json: bool) -> Result<(), 
     }
     output::print(&jobs_table(&list.jobs))?;
     if list.next.is_some() {
-        output::tell(&format!("only the newest {} jobs were looked at; --limit looks further", args.limit));
+        output::tell(&format!("only the newest {} ended jobs are shown; --limit shows more", args.limit));
     }
     Ok(())
 }
@@ -63,7 +62,7 @@ pub(crate) fn jobs_table(jobs: &[api::Job]) -> String {
             job.queue.clone(),
             job.state.name().to_owned(),
             step(job),
-            job.progress.loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}")),
+            job.progress.last_loss(4).unwrap_or_else(|| "-".to_owned()),
             slots(&job.gang),
             output::age(job.submitted_at),
             output::shorten(&job.because, 80),
@@ -94,7 +93,18 @@ pub(crate) fn explain(client: &Client, job: &str, is_json: bool) -> Result<(), F
         return sweeps::show(client, job, is_json);
     }
     let explanation: api::Explanation = client.get(&format!("/jobs/{}/explain", path_segment(job)))?;
-    if is_json { output::json(&explanation) } else { output::print(&explanation_text(&explanation)) }
+    if is_json {
+        return output::json(&explanation);
+    }
+    let mut text = explanation_text(&explanation);
+    if explanation.state.is_some_and(api::JobState::is_final) {
+        let job = client.job(job)?;
+        if let Some(fault) = job.attempts.iter().rev().find_map(|attempt| attempt.fault.as_ref()) {
+            // Writing to a String can't fail.
+            let _ = report::first_fault(&mut text, "  ", fault);
+        }
+    }
+    output::print(&text)
 }
 
 /// Formats an explanation for people.
@@ -116,13 +126,4 @@ pub(crate) fn explanation_text(explanation: &api::Explanation) -> String {
         text.push_str(&format!("  {}  {}\n", output::time(line.at), line.text));
     }
     text
-}
-
-pub(crate) fn cancel(client: &Client, args: &JobArgs, is_json: bool) -> Result<(), Failure> {
-    if sweeps::is_sweep(&args.job) {
-        return sweeps::cancel(client, &args.job, is_json);
-    }
-    let path = format!("/jobs/{}/cancel", path_segment(&args.job));
-    let answer: api::CancelAnswer = client.post(&path, &serde_json::json!({}))?;
-    if is_json { output::json(&answer) } else { output::say(&format!("{} is {}", answer.job, answer.state.name())) }
 }

@@ -20,6 +20,12 @@ pub(crate) struct LogsArgs {
     /// The global rank
     #[arg(long, default_value_t = 0)]
     rank: u32,
+    /// What the setup command wrote, on the rank's node
+    #[arg(long, conflicts_with = "stacks")]
+    setup: bool,
+    /// The stacks of the ranks of its node, as they were seen when the ranks hung
+    #[arg(long)]
+    stacks: bool,
     /// The attempt [default: the last one]
     #[arg(long)]
     attempt: Option<u32>,
@@ -28,11 +34,37 @@ pub(crate) struct LogsArgs {
     follow: bool,
 }
 
+impl LogsArgs {
+    /// Returns the query's part that names another log than the rank's own.
+    fn kind(&self) -> &'static str {
+        match (self.setup, self.stacks) {
+            (true, _) => "&kind=setup",
+            (_, true) => "&kind=stacks",
+            (false, false) => "",
+        }
+    }
+}
+
+/// Tells what an empty log may mean.
+fn tell_nothing(args: &LogsArgs, job: &api::Job) {
+    let last = job.attempts.iter().rfind(|attempt| args.attempt.is_none_or(|number| number == attempt.number));
+    let Some(attempt) = last else { return };
+    let id = &job.id;
+    let why = attempt.fault.as_ref().map(|fault| fault.cause.as_str()).or(attempt.ended_because.as_deref());
+    let hint = if why.is_some_and(|why| why.contains("setup")) {
+        format!("; its output: gangline logs {id} --setup")
+    } else {
+        String::new()
+    };
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    output::tell(&format!("attempt {} of {id} has written nothing there{why}{hint}", attempt.number));
+}
+
 pub(crate) fn run(client: &Client, args: &LogsArgs, is_json: bool) -> Result<(), Failure> {
     let mut attempt = args.attempt;
     let mut cursor: Option<String> = None;
     loop {
-        let mut query = format!("?rank={}", args.rank);
+        let mut query = format!("?rank={}{}", args.rank, args.kind());
         query.extend(attempt.map(|attempt| format!("&attempt={attempt}")));
         query.extend(cursor.as_ref().map(|cursor| format!("&cursor={}", path_segment(cursor))));
         let path = format!("/jobs/{}/logs{query}", path_segment(&args.job));
@@ -48,6 +80,9 @@ pub(crate) fn run(client: &Client, args: &LogsArgs, is_json: bool) -> Result<(),
             other => other?,
         };
         let has_more = !chunk.text.is_empty();
+        if !has_more && cursor.is_none() && !args.follow && !is_json {
+            tell_nothing(args, &client.job(&args.job)?);
+        }
         if is_json {
             output::say(&serde_json::to_string(&chunk).map_err(|e| Failure::local(e.to_string(), ""))?)?;
         } else {

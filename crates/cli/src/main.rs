@@ -3,11 +3,13 @@
 
 mod amount;
 mod backup;
+mod cancel;
 mod change;
 mod checkpoint;
 mod client;
 mod cluster;
 mod configuration;
+mod data;
 #[cfg(feature = "demo")]
 mod demo;
 mod doctor;
@@ -19,11 +21,13 @@ mod internal;
 mod jobs;
 mod launcher;
 mod listen;
+mod listing;
 mod logs;
 mod manual;
 mod output;
 mod plan;
 mod rebuild;
+mod reload;
 mod report;
 mod retention;
 mod retry;
@@ -62,6 +66,7 @@ struct Arguments {
 
 /// Options of every command.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Connection and output")]
 struct Global {
     /// The data folder of the control plane [default: $XDG_DATA_HOME/gangline or ~/.local/share/gangline]
     #[arg(long, global = true, env = "GANGLINE_DATA", value_name = "DIR")]
@@ -118,12 +123,14 @@ enum Command {
     /// Submit an ended job again: a new job continues from its checkpoints
     #[command(visible_alias = "requeue")]
     Resume(change::ResumeArgs),
-    /// End a job, or all jobs of a sweep
-    Cancel(jobs::JobArgs),
+    /// End jobs, or all jobs of a sweep
+    Cancel(cancel::CancelArgs),
     /// List nodes and who holds their accelerators
     Nodes,
     /// Let nothing new start on a node
     Drain(cluster::DrainArgs),
+    /// Have the control plane read its configuration file again
+    Reload,
     /// List queues
     Queues,
     /// Watch jobs and slots
@@ -158,6 +165,11 @@ enum Command {
         #[command(subcommand)]
         command: checkpoint::CheckpointCommand,
     },
+    /// Look at token datasets, check, convert and measure them
+    Data {
+        #[command(subcommand)]
+        command: data::DataCommand,
+    },
     /// Print completions for a shell, to be kept where it looks for them
     Completions(manual::CompletionsArgs),
     #[command(flatten)]
@@ -191,6 +203,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Demo(args) => demo::run(&global, &args)?,
         Command::Token { command } => token::run(&global, &command)?,
         Command::Checkpoint { command } => return checkpoint::run(&global, &command),
+        Command::Data { command } => data::run(&command, global.json)?,
         Command::Backup(args) => backup::backup(&global, &args)?,
         Command::Restore(args) => backup::restore(&global, &args)?,
         Command::Retention(args) => retention::run(&global, &args)?,
@@ -212,9 +225,10 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Explain(args) => explain::run(&global, &args)?,
-        Command::Cancel(args) => jobs::cancel(&Client::connect(&global)?, &args, global.json)?,
+        Command::Cancel(args) => cancel::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Nodes => cluster::nodes(&Client::connect(&global)?, global.json)?,
         Command::Drain(args) => cluster::drain(&Client::connect(&global)?, &args, global.json)?,
+        Command::Reload => reload::run(&Client::connect(&global)?, global.json)?,
         Command::Queues => cluster::queues(&Client::connect(&global)?, global.json)?,
         Command::Top(args) => cluster::top(&Client::connect(&global)?, &args, global.json)?,
     }

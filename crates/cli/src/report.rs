@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gangline_api::{Attempt, Budget, Job, Recovery, Usage};
+use gangline_api::{Attempt, BucketLine, Budget, Fault, Job, Recovery, Usage};
 use gangline_base::{Bucket, Bytes, Money};
 
 use crate::{output, sweeps};
@@ -16,7 +16,10 @@ pub(crate) fn job(job: &Job) -> String {
     for recovery in &job.recoveries {
         let _ = recovered(&mut text, recovery);
     }
-    let _ = usage(&mut text, &job.usage);
+    let _ = usage(&mut text, "booked", "measured", &job.usage);
+    if let Some(accrued) = &job.accrued {
+        let _ = usage(&mut text, "since then", "estimated until the attempt ends and is booked", accrued);
+    }
     text
 }
 
@@ -35,8 +38,11 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     writeln!(text, "  submitted    {}{ended}", output::time(job.submitted_at))?;
     if let Some(step) = job.progress.step {
         let total = job.progress.total_steps.map(|total| format!(" of {total}")).unwrap_or_default();
-        let loss = match (job.progress.first_loss, job.progress.loss) {
-            (Some(first), Some(last)) => format!(", loss {first:.4} at first, {last:.4} at last"),
+        let last = job.progress.loss.map(|loss| format!("{loss:.4}"));
+        let loss = match (job.progress.first_loss, last, job.progress.loss_not_finite_since) {
+            (_, Some(last), Some(since)) => format!(", loss nan since step {since} ({last} before)"),
+            (_, None, Some(since)) => format!(", loss nan since step {since}"),
+            (Some(first), Some(last), None) => format!(", loss {first:.4} at first, {last} at last"),
             _ => String::new(),
         };
         writeln!(text, "  progress     step {step}{total}{loss} (measured)")?;
@@ -73,33 +79,53 @@ fn spent(budget: &Budget) -> String {
 }
 
 fn attempts(text: &mut String, attempts: &[Attempt]) -> std::fmt::Result {
+    let mut told: Option<(u32, &Fault)> = None;
     for attempt in attempts {
         let places: Vec<String> =
             attempt.shares.iter().map(|share| format!("{} {:?}", share.node, share.devices)).collect();
         writeln!(text, "  attempt {:<4} {} on {}", attempt.number, output::time(attempt.placed_at), places.join(", "))?;
         writeln!(text, "               placed: {}", attempt.placed_because)?;
+        if let Some(silence) = &attempt.silence {
+            writeln!(text, "               {silence}")?;
+        }
         for straggler in &attempt.stragglers {
             writeln!(text, "               straggler: {straggler}")?;
         }
-        if let Some(fault) = &attempt.fault {
-            let who = fault.rank.map(|rank| format!("rank {rank} ")).unwrap_or_default();
-            writeln!(text, "               first fault: {who}on {} {}", fault.node, fault.cause)?;
-            for line in &fault.last_lines {
-                writeln!(text, "               | {line}")?;
+        match (&attempt.fault, told) {
+            (Some(fault), Some((number, same))) if is_alike(fault, same) => {
+                writeln!(text, "               first fault: the same as of attempt {number}, on {}", fault.node)?;
             }
-            if let Some(diagnosis) = &fault.diagnosis {
-                let (category, subcategory) = (&diagnosis.category, &diagnosis.subcategory);
-                let (summary, confidence) = (&diagnosis.summary, diagnosis.confidence);
-                writeln!(
-                    text,
-                    "               likely: {category}/{subcategory}: {summary} (estimated; confidence {confidence:.2})"
-                )?;
-                writeln!(text, "               do: {}", diagnosis.advice)?;
+            (Some(fault), _) => {
+                told = Some((attempt.number, fault));
+                first_fault(text, "               ", fault)?;
             }
+            (None, _) => {}
         }
         if let Some(because) = &attempt.ended_because {
             writeln!(text, "               {because}")?;
         }
+    }
+    Ok(())
+}
+
+/// Reports whether two faults are the same one again, on whatever node.
+fn is_alike(fault: &Fault, other: &Fault) -> bool {
+    (fault.rank, &fault.cause, &fault.last_lines) == (other.rank, &other.cause, &other.last_lines)
+        && fault.diagnosis == other.diagnosis
+}
+
+/// Writes what failed first, the rank's last lines, and what is likely the cause.
+pub(crate) fn first_fault(text: &mut String, indent: &str, fault: &Fault) -> std::fmt::Result {
+    let who = fault.rank.map(|rank| format!("rank {rank} ")).unwrap_or_default();
+    writeln!(text, "{indent}first fault: {who}on {} {}", fault.node, fault.cause)?;
+    for line in &fault.last_lines {
+        writeln!(text, "{indent}| {line}")?;
+    }
+    if let Some(diagnosis) = &fault.diagnosis {
+        let (category, subcategory) = (&diagnosis.category, &diagnosis.subcategory);
+        let (summary, confidence) = (&diagnosis.summary, diagnosis.confidence);
+        writeln!(text, "{indent}likely: {category}/{subcategory}: {summary} (estimated; confidence {confidence:.2})")?;
+        writeln!(text, "{indent}do: {}", diagnosis.advice)?;
     }
     Ok(())
 }
@@ -119,20 +145,54 @@ fn recovered(text: &mut String, recovery: &Recovery) -> std::fmt::Result {
     writeln!(text, "               {}", phases.join(" | "))
 }
 
-fn usage(text: &mut String, usage: &Usage) -> std::fmt::Result {
+fn usage(text: &mut String, heading: &str, kind: &str, usage: &Usage) -> std::fmt::Result {
     if usage.gpu_nanoseconds == 0 {
-        return writeln!(text, "  booked       nothing yet: an attempt is booked when it ends");
+        return writeln!(text, "  {heading:<12} nothing yet: an attempt is booked when it ends");
     }
-    let goodput = usage.goodput.map(|goodput| format!(", goodput {:.1} %", goodput * 100.0)).unwrap_or_default();
-    writeln!(text, "  booked       {:.3} slot-seconds (measured), {}{goodput}", usage.gpu_seconds, cost(usage))?;
+    let (seconds, cost, goodput) = (usage.gpu_seconds, cost(usage), goodput(usage));
+    writeln!(text, "  {heading:<12} {seconds:.3} slot-seconds ({kind}), {cost}, {goodput}")?;
     for line in usage.buckets.iter().filter(|line| line.gpu_nanoseconds > 0) {
         let share = line.gpu_seconds / usage.gpu_seconds * 100.0;
-        let cost = Money::from_nano_dollars(line.cost_nano_dollars);
-        writeln!(text, "    {:<17} {:>10.3} s {share:>5.1} % {cost:>12}", line.bucket, line.gpu_seconds)?;
+        let cost = if is_priced(usage) {
+            Money::from_nano_dollars(line.cost_nano_dollars).to_string()
+        } else {
+            "not priced".to_owned()
+        };
+        let meaning = Bucket::from_name(&line.bucket).map_or("", meaning);
+        writeln!(text, "    {:<17} {:>10.3} s {share:>5.1} % {cost:>12}  {meaning}", line.bucket, line.gpu_seconds)?;
     }
     let sum: u64 = usage.buckets.iter().map(|line| line.gpu_nanoseconds).sum();
     let verdict = if sum == usage.gpu_nanoseconds { "exactly what was allocated" } else { "NOT what was allocated" };
     writeln!(text, "    buckets sum to {:.3} s, {verdict}", seconds_of(sum))
+}
+
+/// Formats the runtime goodput, or says why it isn't known.
+fn goodput(usage: &Usage) -> String {
+    let is_unreported = |line: &BucketLine| line.bucket == Bucket::Unreported.name() && line.gpu_nanoseconds > 0;
+    let at_least = if usage.buckets.iter().any(is_unreported) { "at least " } else { "" };
+    match usage.goodput {
+        Some(goodput) => format!("goodput {at_least}{:.1} %", goodput * 100.0),
+        None => "goodput unknown: its ranks report no steps (docs/reference/rank-protocol.md)".to_owned(),
+    }
+}
+
+/// Says in a few words what a bucket's time is.
+fn meaning(bucket: Bucket) -> &'static str {
+    match bucket {
+        Bucket::Compute => "computing new steps",
+        Bucket::DataStall => "waiting for data",
+        Bucket::CheckpointStall => "blocked by saves",
+        Bucket::Communication => "communication not hidden by compute, in new steps",
+        Bucket::StragglerWait => "waiting for slower ranks",
+        Bucket::Restart => "from the allocation to the end of the first step",
+        Bucket::LostWork => "steps done again, and unfinished ones of attempts that failed",
+        Bucket::Idle => "held while no rank worked: start of the supervisor, after the ranks' end",
+        Bucket::Unreported => "the ranks report nothing: what they did isn't known",
+    }
+}
+
+fn is_priced(usage: &Usage) -> bool {
+    usage.prices.iter().any(|price| price.nano_dollars_per_hour > 0)
 }
 
 /// Formats the cost, or says that no price of a slot is known.
@@ -142,7 +202,7 @@ fn cost(usage: &Usage) -> String {
         .map(|price| format!("{} a slot-hour on {}", Money::from_nano_dollars(price.nano_dollars_per_hour), price.node))
         .collect();
     if prices.is_empty() {
-        return "cost not known: no price is configured (gangline up --price)".to_owned();
+        return "not priced: no price is configured (gangline up --price)".to_owned();
     }
     format!("{} at {}", usage.cost, prices.join(", "))
 }

@@ -113,6 +113,9 @@ fn dry_run_text(dry_run: &api::DryRun) -> String {
                 placements.iter().map(|placement| format!("{} {:?}", placement.node, placement.devices)).collect();
             format!("valid; it would start at once on {}\n", places.join(", "))
         }
+        api::DryRun::WouldPreempt { explanation } => {
+            format!("valid; it would start as soon as it has made room: {}", jobs::explanation_text(explanation))
+        }
         api::DryRun::WouldWait { explanation } => {
             format!("valid; it would wait: {}", jobs::explanation_text(explanation))
         }

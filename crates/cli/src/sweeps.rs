@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use gangline_api::{CancelSweepAnswer, JobState, MetricPoint, Parameter, Sweep, SweepPoint};
+use gangline_api::{CancelAnswer, CancelSweepAnswer, JobState, MetricPoint, Parameter, Sweep, SweepPoint};
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
@@ -22,14 +22,11 @@ pub(crate) fn show(client: &Client, id: &str, is_json: bool) -> Result<(), Failu
     if is_json { output::json(&sweep) } else { output::print(&text(&sweep)) }
 }
 
-pub(crate) fn cancel(client: &Client, id: &str, is_json: bool) -> Result<(), Failure> {
+/// Cancels what is left of a sweep and returns its jobs.
+pub(crate) fn cancel(client: &Client, id: &str) -> Result<Vec<CancelAnswer>, Failure> {
     let path = format!("/sweeps/{}/cancel", path_segment(id));
     let answer: CancelSweepAnswer = client.post(&path, &serde_json::json!({}))?;
-    if is_json {
-        return output::json(&answer);
-    }
-    let lines = answer.jobs.iter().map(|job| format!("{} is {}\n", job.job, job.state.name()));
-    output::print(&lines.collect::<String>())
+    Ok(answer.jobs)
 }
 
 /// Waits until every job has ended. The exit code is 0 if each succeeded or was stopped early in favour of

@@ -1,5 +1,6 @@
 //! `up`: runs the control plane in the foreground.
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::configuration;
 use crate::failure::Failure;
 use crate::launcher::{self, Chosen, LauncherArgs};
 use crate::listen::{ListenArgs, Listening};
+use crate::reload::{self, Reloading};
 use crate::{Global, output};
 
 /// Interval between two checks that the control plane's threads live.
@@ -102,6 +104,7 @@ pub(crate) struct Running {
     visits: Visits,
     service: Service,
     series: Option<series::Service>,
+    reloading: Reloading,
     stop_http: oneshot::Sender<()>,
     http: std::thread::JoinHandle<std::io::Result<()>>,
 }
@@ -125,10 +128,16 @@ pub(crate) fn wait_for_signal(running: &Running) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
         loop {
             tokio::select! {
                 interrupted = tokio::signal::ctrl_c() => return interrupted.map_err(Failure::from),
                 _ = terminate.recv() => return Ok(()),
+                // A terminal that goes away ends the control plane that was started in it.
+                _ = hangup.recv() => {
+                    if std::io::stderr().is_terminal() { return Ok(()) }
+                    running.reloading.run().await;
+                }
                 () = tokio::time::sleep(LIFE_CHECK) => running.check_alive()?,
             }
         }
@@ -177,24 +186,52 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let port = listener.local_addr()?.port();
     let user = options.user.clone();
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
-    // The holder of the folder may replace an earlier socket.
-    let socket = runtime.block_on(async { Socket::bind(&folder) });
-    let (socket, listening) = match socket {
-        Ok(socket) => (Some(socket), listening),
-        Err(error) => {
-            warn!(folder = %folder.display(), %error, "the data folder can hold no socket: everything goes by TLS");
-            (None, listening.with_tls(&folder)?)
-        }
-    };
+    let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
     let url = listening.url(port);
     let certificates = listening.tls.as_ref().map(|tls| tls.certificates());
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
     let visits = Visits::default();
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
-    let ((handle, views), (series, series_handle)) = ((service.handle(), service.views()), start_series(&folder));
-    let (visits_of_app, at_hand) = (visits.clone(), AtHand::default());
-    let app =
-        App { handle, views, secrets, visits: visits_of_app, user, folder, hosts, at_hand, series: series_handle };
+    let read = reload::reader(folder.clone(), args.config.clone(), config);
+    let reloading = Reloading { read, handle: service.handle() };
+    let (series, series_handle) = start_series(&folder);
+    let app = App {
+        handle: service.handle(),
+        views: service.views(),
+        secrets,
+        visits: visits.clone(),
+        user,
+        folder,
+        hosts,
+        at_hand: AtHand::default(),
+        series: series_handle,
+        read_configuration: reloading.read.clone(),
+    };
+    let (stop_http, http) = spawn_server(runtime, doors, app)?;
+    Ok(Running { url, visits, service, series, reloading, stop_http, http })
+}
+
+/// Makes the folder's socket, whose holder may replace an earlier one; without it everything goes by TLS.
+fn bind_socket(
+    runtime: &tokio::runtime::Runtime,
+    folder: &Path,
+    listening: Listening,
+) -> Result<(Option<Socket>, Listening), Failure> {
+    match runtime.block_on(async { Socket::bind(folder) }) {
+        Ok(socket) => Ok((Some(socket), listening)),
+        Err(error) => {
+            warn!(folder = %folder.display(), %error, "the data folder can hold no socket: everything goes by TLS");
+            Ok((None, listening.with_tls(folder)?))
+        }
+    }
+}
+
+/// Answers requests on a thread of its own until the sender sends or goes.
+fn spawn_server(
+    runtime: tokio::runtime::Runtime,
+    doors: Doors,
+    app: App,
+) -> std::io::Result<(oneshot::Sender<()>, std::thread::JoinHandle<std::io::Result<()>>)> {
     let (stop_http, stopped) = oneshot::channel::<()>();
     let serve = move || {
         let stop = async {
@@ -204,7 +241,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         runtime.block_on(server::serve(doors, app, stop))
     };
     let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
-    Ok(Running { url, visits, service, series, stop_http, http })
+    Ok((stop_http, http))
 }
 
 /// Returns the ladder of time-outs above the heartbeat, with those that are set explicitly.

@@ -2,11 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use gangline_base::{AttemptNumber, JobId};
+use gangline_base::{AttemptNumber, CheckpointPolicy, JobId};
 
-/// Returns a job's checkpoint folder: the one that it names, or its own in the data folder.
+/// Returns a job's checkpoint folder: the one that it names, with its id where the name has a place for it, or its own
+/// in the data folder.
 pub(crate) fn checkpoint_folder(data: &Path, job: JobId, said: Option<&str>) -> PathBuf {
-    said.map_or_else(|| data.join("checkpoints").join(job.to_string()), PathBuf::from)
+    match said {
+        Some(said) => PathBuf::from(said.replace(CheckpointPolicy::JOB, &job.to_string())),
+        None => data.join("checkpoints").join(job.to_string()),
+    }
 }
 
 /// Returns the folder of a share's supervisor below the data folder.

@@ -114,11 +114,11 @@ mod tests {
     /// Proves A-10: neither a program that never ends nor one that never stops printing blocks its caller.
     #[test]
     fn one_that_takes_too_long_is_killed_with_what_it_started() {
-        let short = Limits { time: Duration::from_millis(300), ..LIMITS };
+        let short = Limits { time: Duration::from_secs(2), ..LIMITS };
         let started = Instant::now();
-        let ran = sh("echo before; sleep 60 & sleep 60", "", short);
+        let ran = sh("echo before; sleep 600 & sleep 600", "", short);
         assert_eq!((ran.status, ran.output.as_slice()), (None, b"before\n".as_slice()));
-        assert!(started.elapsed() < Duration::from_secs(10), "nobody waits for it");
+        assert!(started.elapsed() < Duration::from_secs(120), "nobody waits for it");
         let talks = sh("yes", "", LIMITS);
         assert_eq!(talks.output.len(), 1_000);
         assert!(talks.status.is_some_and(|status| !status.success()), "it ends as soon as nobody listens");

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use gangline_base::{Bucket, Buckets, GpuSeconds, Phase};
 
-pub use sample::{Sample, SampleMetric};
+pub use sample::{Sample, SampleMetric, Silence};
 
 /// The newest version; both sides send it. Version 2 added the epoch.
 pub const PROTOCOL_VERSION: u32 = 2;
@@ -174,6 +174,9 @@ pub struct Report {
     /// Faults of the node itself that the supervisor's checks found, and checks that didn't answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<NodeFinding>,
+    /// The rank without progress that is nearest to being given up, if any has shown none for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silence: Option<Silence>,
     /// Samples, starting with number `samples_from`.
     pub samples: Vec<Sample>,
     /// The number of the first of `samples`. Numbers start at 0 in each attempt.

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gangline_base::Timestamp;
 
@@ -19,6 +20,9 @@ pub(crate) const LAST_LINES_MAX: usize = 10;
 const LAST_LINE_BYTES_MAX: usize = 1 << 10;
 /// Size up to which lines are collected before they are written.
 const BATCH_BYTES_MAX: usize = 256 << 10;
+
+/// The shortest time between two kept states of a line that is drawn again and again.
+const REDRAWN_EVERY: Duration = Duration::from_secs(10);
 
 /// The output that a line came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +52,10 @@ pub(crate) struct RankLog {
 #[derive(Default)]
 struct Unfinished {
     text: Vec<u8>,
-    /// The last byte was `\r`, so a `\n` now belongs to it.
+    /// The last byte was `\r`: a `\n` now ends the line, and anything else draws over it, as a progress bar does.
     after_return: bool,
+    /// When a line that was drawn over was last kept.
+    kept_at: Option<Timestamp>,
 }
 
 impl RankLog {
@@ -72,14 +78,27 @@ impl RankLog {
         log
     }
 
-    /// Adds output as it arrived. `\n`, `\r\n` and `\r` (progress bars) end a line.
+    /// Adds output as it arrived. `\n` and `\r\n` end a line. Of a line that `\r` draws anew again and again (a progress
+    /// bar) the last state is kept, and one every [`REDRAWN_EVERY`] meanwhile.
     pub(crate) fn feed(&mut self, stream: Stream, bytes: &[u8], now: Timestamp) {
         let place = usize::from(stream == Stream::Err);
         let mut line = std::mem::take(&mut self.unfinished[place]);
         let mut rest = bytes;
         while let Some(&first) = rest.first() {
-            if std::mem::take(&mut line.after_return) && first == b'\n' {
-                rest = &rest[1..];
+            if line.after_return {
+                match first {
+                    b'\r' => {
+                        rest = &rest[1..];
+                        continue;
+                    }
+                    b'\n' => {
+                        self.line(stream, &line.text, now);
+                        rest = &rest[1..];
+                    }
+                    _ => self.redrawn(stream, &mut line, now),
+                }
+                line.text.clear();
+                line.after_return = false;
                 continue;
             }
             let room = LINE_BYTES_MAX - line.text.len();
@@ -88,8 +107,10 @@ impl RankLog {
                 Some(end) => {
                     line.text.extend_from_slice(&part[..end]);
                     line.after_return = part[end] == b'\r';
-                    self.line(stream, &line.text, now);
-                    line.text.clear();
+                    if !line.after_return {
+                        self.line(stream, &line.text, now);
+                        line.text.clear();
+                    }
                     rest = &rest[end + 1..];
                 }
                 None => {
@@ -105,6 +126,15 @@ impl RankLog {
         }
         self.unfinished[place] = line;
         self.write_batch();
+    }
+
+    /// Handles a line that is drawn over: keeps it if none was kept for a while.
+    fn redrawn(&mut self, stream: Stream, line: &mut Unfinished, now: Timestamp) {
+        let is_due = line.kept_at.is_none_or(|at| now.since(at) >= REDRAWN_EVERY);
+        if is_due && !line.text.is_empty() {
+            line.kept_at = Some(now);
+            self.line(stream, &line.text, now);
+        }
     }
 
     /// Writes the unfinished line after the rank has ended.
@@ -245,12 +275,12 @@ mod tests {
         let mut log = RankLog::new(&folder.log(), 1 << 20);
         log.feed(Stream::Out, b"hel", NOW);
         log.feed(Stream::Err, b"oops\n", NOW);
-        log.feed(Stream::Out, b"lo\r\n10%\r20%\r\n\nbad \xff byte", NOW);
+        log.feed(Stream::Out, b"lo\r\n10%\r20%\r\r30%\r\n\nbad \xff byte", NOW);
         log.finish(NOW);
         let text = folder.text("rank-0.log");
         assert!(text.starts_with("1970-01-01T00:00:00.000001Z E oops\n"), "{text}");
-        assert_eq!(texts(&text), ["E oops", "O hello", "O 10%", "O 20%", "O ", "O bad \u{fffd} byte"]);
-        assert_eq!(log.last_lines(), ["oops", "hello", "10%", "20%", "", "bad \u{fffd} byte"]);
+        assert_eq!(texts(&text), ["E oops", "O hello", "O 10%", "O 30%", "O ", "O bad \u{fffd} byte"]);
+        assert_eq!(log.last_lines(), ["oops", "hello", "10%", "30%", "", "bad \u{fffd} byte"]);
         assert_eq!(log.dropped(), 0);
     }
 

@@ -49,6 +49,24 @@ impl Configuration {
 }
 
 impl Configuration {
+    /// Returns the names of the parts in which another configuration differs, as the configuration file calls them.
+    #[must_use]
+    pub fn differences(&self, other: &Configuration) -> Vec<&'static str> {
+        let Configuration { queues, half_life, order, prices, preemption, fabric, health, reservations, spares } = self;
+        let parts = [
+            ("queue", *queues != other.queues),
+            ("half_life", *half_life != other.half_life),
+            ("order", *order != other.order),
+            ("price", *prices != other.prices),
+            ("preemption", *preemption != other.preemption),
+            ("fabric", *fabric != other.fabric),
+            ("suspicion", *health != other.health),
+            ("reservation", *reservations != other.reservations),
+            ("spares", *spares != other.spares),
+        ];
+        parts.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+
     /// Returns the part that queueing needs.
     pub(crate) fn queueing(&self) -> QueueingRules {
         let (queues, half_life) = (self.queues.clone(), self.half_life);

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Bytes, Epoch, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
-use crate::hold::HeldBack;
+use crate::folders::CheckpointFolders;
+use crate::held_back::HeldBack;
 use crate::job::{Job, ShareState};
 use crate::load::{Loads, UserLimits};
 use crate::placement::{AdvanceReservation, Caches, NodeStatus, Outlook};
@@ -86,6 +87,7 @@ pub struct Engine {
     pub(crate) sweeps: Sweeps,
     /// The load of each user's live jobs.
     pub(crate) loads: Loads,
+    pub(crate) folders: CheckpointFolders,
     /// The datasets that nodes have read recently.
     pub(crate) caches: Caches,
     pub(crate) spares: Spares,
@@ -119,6 +121,7 @@ impl Engine {
             estimates: Estimates::default(),
             sweeps: Sweeps::default(),
             loads: Loads::default(),
+            folders: CheckpointFolders::default(),
             caches: Caches::default(),
             spares: Spares::default(),
             leaving: BTreeMap::new(),
@@ -305,6 +308,7 @@ impl Engine {
             return Err(Refusal::QueueFull { waiting });
         }
         self.admit_load(&spec.submitter, 1, spec.stored_bytes())?;
+        self.admit_folder(spec)?;
         self.admit_spec(spec)
     }
 

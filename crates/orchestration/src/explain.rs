@@ -1,7 +1,8 @@
 //! Why a job is pending, as values.
 
-use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use gangline_base::{
     AcceleratorKind, Bytes, Dependency, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp,
@@ -9,11 +10,13 @@ use gangline_base::{
 
 use crate::claim::names;
 use crate::engine::Engine;
-use crate::hold::waits_for;
-use crate::queueing::QueueKey;
+use crate::job::Job;
 use crate::reasons::{Candidate, Reasons};
 use crate::recovery::SparePool;
-use crate::{DomainFit, Refusal, Share};
+use crate::{DomainFit, Event, Refusal, Share};
+
+/// The most dependencies named in one explanation.
+const DEPENDENCIES_NAMED_MAX: usize = 16;
 
 /// Why a job is pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,15 +143,19 @@ pub enum Blocker {
     Nothing,
 }
 
+impl Blocker {
+    /// Returns the blocker of a job that comes after these jobs; none if there are none.
+    pub(crate) fn after(after: &BTreeSet<Dependency>) -> Option<Blocker> {
+        let named: Vec<Dependency> = after.iter().take(DEPENDENCIES_NAMED_MAX).copied().collect();
+        (!named.is_empty()).then(|| Blocker::After { more: after.len() - named.len(), dependencies: named })
+    }
+}
+
 impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Blocker::Held => f.write_str("a user holds it; it may start once it is released"),
-            Blocker::After { dependencies, more } => {
-                let named: Vec<String> = dependencies.iter().map(Dependency::to_string).collect();
-                write!(f, "waits for {}", named.join(", "))?;
-                if *more > 0 { write!(f, ", and for {more} more job(s)") } else { Ok(()) }
-            }
+            Blocker::After { dependencies, more } => waits_for_ends(f, dependencies, *more),
             Blocker::BackingOff { .. } => f.write_str("it ended without progress and pauses before its next attempt"),
             Blocker::Quota { queue, kind, wanted, held, limit } => {
                 write!(f, "queue \"{queue}\" holds {held} of at most {limit} {kind}, and it wants {wanted}")
@@ -175,27 +182,7 @@ impl fmt::Display for Blocker {
             }
             Blocker::Claimed { victims, .. } => write!(f, "waits for {} to save and make room", names(victims)),
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
-                let kind = &wanted.accelerator;
-                write!(
-                    f,
-                    "wants {} node(s){} with {kind}:{}",
-                    wanted.nodes,
-                    of_pool(wanted),
-                    wanted.accelerators_per_node
-                )?;
-                if wanted.cpus_per_node > 0 {
-                    write!(f, ", {} cpus", wanted.cpus_per_node)?;
-                }
-                if wanted.memory_per_node > Bytes(0) {
-                    write!(f, ", {}", wanted.memory_per_node)?;
-                }
-                f.write_str("; ")?;
-                write!(f, "{nodes_with_room} node(s) have room, {free_accelerators} {kind} free")?;
-                if !holders.is_empty() {
-                    let names: Vec<String> = holders.iter().map(JobId::to_string).collect();
-                    write!(f, "; held by {}", names.join(", "))?;
-                }
-                Ok(())
+                not_enough(f, wanted, (*nodes_with_room, *free_accelerators), holders)
             }
             Blocker::Topology { wanted, best, nodes_with_room } => write!(
                 f,
@@ -219,6 +206,36 @@ impl fmt::Display for Blocker {
     }
 }
 
+fn waits_for_ends(f: &mut fmt::Formatter<'_>, dependencies: &[Dependency], more: usize) -> fmt::Result {
+    let named: Vec<String> = dependencies.iter().map(Dependency::to_string).collect();
+    write!(f, "waits for {}", named.join(", "))?;
+    if more > 0 { write!(f, ", and for {more} more job(s)") } else { Ok(()) }
+}
+
+/// Formats what a gang wants and what is free.
+fn not_enough(
+    f: &mut fmt::Formatter<'_>,
+    wanted: &GangShape,
+    (nodes_with_room, free_accelerators): (usize, u32),
+    holders: &[JobId],
+) -> fmt::Result {
+    let kind = &wanted.accelerator;
+    write!(f, "wants {} node(s){} with {kind}:{}", wanted.nodes, of_pool(wanted), wanted.accelerators_per_node)?;
+    if wanted.cpus_per_node > 0 {
+        write!(f, ", {} cpus", wanted.cpus_per_node)?;
+    }
+    if wanted.memory_per_node > Bytes(0) {
+        write!(f, ", {}", wanted.memory_per_node)?;
+    }
+    f.write_str("; ")?;
+    write!(f, "{nodes_with_room} node(s) have room, {free_accelerators} {kind} free")?;
+    if !holders.is_empty() {
+        let names: Vec<String> = holders.iter().map(JobId::to_string).collect();
+        write!(f, "; held by {}", names.join(", "))?;
+    }
+    Ok(())
+}
+
 /// Formats the pool, unless it is the default pool.
 pub(crate) fn of_pool(wanted: &GangShape) -> String {
     if wanted.pool.is_default() { String::new() } else { format!(" of pool {}", wanted.pool) }
@@ -232,6 +249,8 @@ pub enum DryRun {
         /// The nodes and devices it would get.
         shares: Vec<Share>,
     },
+    /// It would start as soon as the jobs that it preempts have saved and stopped.
+    WouldPreempt(Explanation),
     /// It would wait.
     WouldWait(Explanation),
 }
@@ -264,21 +283,23 @@ impl Engine {
     /// # Errors
     /// The [`Refusal`] that the submission would get.
     pub fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<DryRun, Refusal> {
-        self.admit_job(spec)?;
-        let (turn, job) = (self.configuration.order.turn(now, spec, self.estimates.expect(spec)), self.next_job_id());
-        let key = QueueKey { priority: Reverse(spec.priority), turn, job };
-        let held_back = waits_for(&spec.after);
-        let candidate = Candidate { spec, is_recovering: false, key, not_before: now, sweep: None, held_back };
-        let explanation = self.explain_candidate(now, &candidate);
-        if explanation.blocker != Blocker::Nothing {
-            return Ok(DryRun::WouldWait(explanation));
+        self.try_out(now, &Event::JobSubmitted(Arc::new(spec.clone())))
+    }
+
+    /// Submits to a copy of the engine and returns what the copy decides about the first job.
+    pub(crate) fn try_out(&self, now: Timestamp, submission: &Event) -> Result<DryRun, Refusal> {
+        let (mut copy, id) = (self.clone(), self.next_job_id());
+        copy.apply(now, submission)?;
+        if let Some(attempt) = copy.job(id).and_then(Job::attempt) {
+            return Ok(DryRun::WouldStart { shares: attempt.shares.clone() });
         }
-        let mut reasons = Reasons::new(self, now);
-        let held = reasons.reservations_before(&candidate);
-        let claims = self.claims_beside(candidate.key.job);
-        let room = self.room_beside(now, &candidate.applicant(), &claims, held);
-        let shares = room.map(|room| room.shares).unwrap_or_default();
-        Ok(DryRun::WouldStart { shares })
+        let waiting = copy.waiting_count();
+        let nothing = Explanation { blocker: Blocker::Nothing, ahead: 0, waiting, starts_by: None };
+        let explanation = copy.explain(now, id).unwrap_or(nothing);
+        Ok(match explanation.blocker {
+            Blocker::Claimed { .. } => DryRun::WouldPreempt(explanation),
+            _ => DryRun::WouldWait(explanation),
+        })
     }
 
     fn explain_candidate(&self, now: Timestamp, candidate: &Candidate<'_>) -> Explanation {

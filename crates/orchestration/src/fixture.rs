@@ -49,7 +49,7 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         priority: Priority::NORMAL,
         gang,
         program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
-        checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
+        checkpoint: CheckpointPolicy { path: None, is_shared: false, grace: Duration::from_secs(30) },
         recovery: RecoveryPolicy {
             max_faults: 10,
             no_progress_limit: 10,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gangline_base::{JobId, NodeId, QueueName, SweepId};
 
 use crate::engine::Engine;
+use crate::folders::CheckpointFolders;
 use crate::job::{Job, JobState, gang_of, nodes_max};
 use crate::load::Loads;
 use crate::queueing::{QueueIndex, Queues, Resource, held_by};
@@ -128,12 +129,14 @@ impl Engine {
         wrong.map_or(Ok(()), |sweep| Err(Violation::SweepWrong { sweep }))
     }
 
-    /// Checks that the users' loads equal the sums over their live jobs.
+    /// Checks that the users' loads equal the sums over their live jobs, and that the folders are those of live jobs.
     fn check_loads(&self) -> Result<(), Violation> {
         let mut counted = Loads::default();
         self.sweeps.all().for_each(|sweep| counted.sweep_came(sweep));
         self.jobs.values().for_each(|job| counted.job_came(job, self.sweeps.has_own_spec(job)));
-        if counted == self.loads { Ok(()) } else { Err(Violation::LoadWrong) }
+        let mut folders = CheckpointFolders::default();
+        self.jobs.values().for_each(|job| folders.job_came(job));
+        if counted == self.loads && folders == self.folders { Ok(()) } else { Err(Violation::LoadWrong) }
     }
 
     /// Checks that each queue holds what the jobs in and below it hold, within its limit.

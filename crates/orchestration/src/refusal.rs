@@ -1,6 +1,7 @@
 //! Why the engine refuses an event: always a value, never a change of state.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, DEPENDENCIES_MAX, GangShape, JobId, Level, Money, NodeId, QueueName, Step,
@@ -67,6 +68,14 @@ pub enum Refusal {
     /// The configuration is invalid.
     #[error(transparent)]
     Configuration(#[from] InvalidConfiguration),
+    /// A live job saves into the checkpoint folder that the job names.
+    #[error("its checkpoint folder {} is in use by {holder}, which has not ended", folder.display())]
+    FolderTaken {
+        /// The folder.
+        folder: PathBuf,
+        /// The first job that uses it.
+        holder: JobId,
+    },
     /// The engine is at its limit of waiting jobs.
     #[error("{waiting} jobs are waiting, the most there may be")]
     QueueFull {
@@ -182,6 +191,7 @@ impl Refusal {
             | Refusal::BeyondLimit { .. }
             | Refusal::Configuration(_)
             | Refusal::QueueFull { .. }
+            | Refusal::FolderTaken { .. }
             | Refusal::Misplaced(_)
             | Refusal::UnevenSegments { .. }
             | Refusal::SweepSize { .. }

@@ -17,7 +17,7 @@ use gangline_base::{EarlyStop, JobId, JobSpec, MetricValue, Step, SweepId, Sweep
 
 use crate::engine::Engine;
 use crate::job::Job;
-use crate::{Blocker, DryRun, Refusal};
+use crate::{Blocker, DryRun, Event, Refusal};
 
 /// The most jobs of one sweep.
 pub const SWEEP_JOBS_MAX: usize = 1_000;
@@ -224,8 +224,7 @@ impl Engine {
     /// # Errors
     /// The [`Refusal`] that the submission would get.
     pub fn dry_run_sweep(&self, now: Timestamp, sweep: &SweepSpec) -> Result<DryRun, Refusal> {
-        self.admit_sweep(sweep)?;
-        self.dry_run(now, &sweep.job)
+        self.try_out(now, &Event::SweepSubmitted(Arc::new(sweep.clone())))
     }
 
     /// Returns the rung a job missed, if its value at its last rung was not good enough.
@@ -251,7 +250,7 @@ impl Engine {
             let waiting = waiting.max(limit);
             return Err(at(limit.saturating_sub(self.waiting_count()), Refusal::QueueFull { waiting }));
         }
-        self.admit_spec(&sweep.job).map_err(|because| at(0, because))
+        self.admit_folder(&sweep.job).and_then(|()| self.admit_spec(&sweep.job)).map_err(|because| at(0, because))
     }
 
     pub(crate) fn admit_metric(&self, job: JobId, step: Step) -> Result<(), Refusal> {

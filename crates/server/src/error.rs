@@ -195,42 +195,43 @@ impl From<service::Error> for ApiError {
     }
 }
 
+/// Returns the error for a change of a job that doesn't wait, or for a job that would wait for too many others.
+fn cannot_wait_so(refusal: &Refusal, message: String) -> ApiError {
+    if matches!(refusal, Refusal::NotWaiting(_)) {
+        let hint = "cancel it, or wait until it waits again";
+        return ApiError::new(StatusCode::CONFLICT, "G0421", message, hint);
+    }
+    let hint = "let one job come after them, and further jobs after that one";
+    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0402", message, hint)
+}
+
 fn refused(refusal: &Refusal) -> ApiError {
     let message = refusal.to_string();
+    let unprocessable =
+        |code, hint: &str| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, code, refusal.to_string(), hint);
     match refusal {
         Refusal::UnknownJob(id) => ApiError::no_job(&id.to_string()),
-        Refusal::NotWaiting(_) => {
-            let hint = "cancel it, or wait until it waits again";
-            ApiError::new(StatusCode::CONFLICT, "G0421", message, hint)
-        }
-        Refusal::TooManyDependencies { .. } => {
-            let hint = "let one job come after them, and further jobs after that one";
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0402", message, hint)
-        }
+        Refusal::NotWaiting(_) | Refusal::TooManyDependencies { .. } => cannot_wait_so(refusal, message),
         Refusal::UnknownNode(id) => ApiError::no_node(&id.to_string()),
         Refusal::LostNode(_) => ApiError::new(StatusCode::CONFLICT, "G0312", message, "bring the node back first"),
-        Refusal::Stale { job, .. } => ApiError::job_ended(job),
+        Refusal::Stale { job, .. } | Refusal::MetricNotDue { job, .. } => ApiError::job_ended(job),
         Refusal::NeverFits(fit) => {
             let hint = format!("what would fit: {}", fit.what_would_fit());
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0401", message, hint)
         }
         Refusal::UnknownSweep(id) => ApiError::job_ended(id),
-        Refusal::MetricNotDue { job, .. } => ApiError::job_ended(job),
         Refusal::SweepPoint { because, .. } => {
             let mut error = refused(because);
             error.detail.message = message;
             error
         }
-        Refusal::SweepSize { .. } => {
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0402", message, "split it into several sweeps")
-        }
-        Refusal::NoPrice { .. } => {
-            let hint = "leave the budget out, or have a [[price]] put into the control plane's configuration";
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0410", message, hint)
-        }
+        Refusal::SweepSize { .. } => unprocessable("G0402", "split it into several sweeps"),
+        Refusal::NoPrice { .. } => unprocessable(
+            "G0410",
+            "leave the budget out, or have a [[price]] put into the control plane's configuration",
+        ),
         Refusal::BudgetTooSmall { .. } => {
-            let hint = "raise the budget, or ask for less or for a shorter checkpoint.grace";
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0411", message, hint)
+            unprocessable("G0411", "raise the budget, or ask for less or for a shorter checkpoint.grace")
         }
         Refusal::UnknownQueue { queues, .. } => {
             let names: Vec<&str> = queues.iter().map(gangline_base::QueueName::as_str).take(QUEUES_NAMED_MAX).collect();
@@ -238,19 +239,20 @@ fn refused(refusal: &Refusal) -> ApiError {
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0404", message, hint)
         }
         Refusal::BeyondLimit { .. } => {
-            let hint = "ask for less, or have the queue's borrowing limit raised";
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0405", message, hint)
+            unprocessable("G0405", "ask for less, or have the queue's borrowing limit raised")
         }
-        Refusal::Configuration(_) => {
-            let hint = "docs/reference/configuration.md describes queues";
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0508", message, hint)
-        }
+        Refusal::Configuration(_) => unprocessable("G0508", "docs/reference/configuration.md describes queues"),
         Refusal::QueueFull { .. } => {
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "G0402", message, "wait until some have run, or cancel some")
         }
+        Refusal::FolderTaken { holder, .. } => {
+            let hint = format!(
+                "name another folder, end {holder} first, or write checkpoint: {{share: true}} if both are meant to use it"
+            );
+            ApiError::new(StatusCode::CONFLICT, "G0415", message, hint)
+        }
         Refusal::TooLarge { .. } => {
-            let hint = "put data and scripts into files that the job reads, or split the sweep";
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0412", message, hint)
+            unprocessable("G0412", "put data and scripts into files that the job reads, or split the sweep")
         }
         Refusal::UserJobs { .. } => {
             let hint = "wait until some have ended, cancel some, or have limits.jobs_per_user raised";
@@ -260,17 +262,11 @@ fn refused(refusal: &Refusal) -> ApiError {
             let hint = "wait until some have ended, or put long texts into files that the jobs read";
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "G0414", message, hint)
         }
-        Refusal::UnevenSegments { .. } => {
-            let hint = "make the nodes a multiple of topology.segment.nodes";
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0401", message, hint)
-        }
+        Refusal::UnevenSegments { .. } => unprocessable("G0401", "make the nodes a multiple of topology.segment.nodes"),
         Refusal::Misplaced(_) => {
-            let hint = "make the configuration's nodes agree on where their domains lie";
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0406", message, hint)
+            unprocessable("G0406", "make the configuration's nodes agree on where their domains lie")
         }
-        Refusal::ClusterFull { .. } => {
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0403", message, "configure fewer nodes")
-        }
+        Refusal::ClusterFull { .. } => unprocessable("G0403", "configure fewer nodes"),
     }
 }
 

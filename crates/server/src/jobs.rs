@@ -20,7 +20,7 @@ use super::once::Caller;
 use super::segment::Segment;
 use super::{App, ErrorBody, read, try_read};
 use gangline_control::service;
-use gangline_control::views::{JOBS_PER_PAGE_MAX, JobPage};
+use gangline_control::views::{JOBS_PER_PAGE_MAX, JobPage, Standing};
 use gangline_store::db;
 
 /// Default number of jobs in a listing.
@@ -38,8 +38,10 @@ const READ_AT_ONCE_BYTES_MAX: usize = 16 << 10;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
-    /// Only jobs before this one.
+    /// Only jobs before this one: give the `next` of the page before.
     before: Option<String>,
+    /// Only live jobs, or only ended ones; both if absent. A page is filled with these.
+    standing: Option<api::JobStanding>,
     /// At most this many; 500 at most.
     limit: Option<u32>,
 }
@@ -65,7 +67,7 @@ pub(super) async fn missing(app: &App, id: JobId) -> ApiError {
     }
 }
 
-/// Jobs, newest first.
+/// Jobs, newest first. Live jobs may be far behind ended ones: `standing=live` lists them alone.
 #[utoipa::path(get, path = "/api/v1/jobs", params(ListQuery), tag = "jobs", responses(
     (status = 200, body = api::JobList), (status = 404, body = ErrorBody)))]
 pub(super) async fn list(
@@ -75,15 +77,34 @@ pub(super) async fn list(
     let Query(query) = query?;
     let before = query.before.as_deref().map(parse_job).transpose()?;
     let limit = query.limit.unwrap_or(JOBS_PER_PAGE).clamp(1, JOBS_PER_PAGE_MAX);
-    list_jobs(&app, before, limit).await.map(Json)
+    let standing = match query.standing {
+        None => Standing::Any,
+        Some(api::JobStanding::Live) => Standing::Live,
+        Some(api::JobStanding::Ended) => Standing::Ended,
+    };
+    list_jobs(&app, standing, before, limit).await.map(Json)
 }
 
 /// Lists jobs as the API and the page show them.
-pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<api::JobList, ApiError> {
-    let JobPage { jobs, damaged, last } = page(app, before, limit).await?;
+pub(super) async fn list_jobs(
+    app: &Arc<App>,
+    standing: Standing,
+    before: Option<JobId>,
+    limit: u32,
+) -> Result<api::JobList, ApiError> {
+    with_reasons(app, page(app, standing, before, limit).await?).await
+}
+
+/// Returns the jobs that hold devices, newest first, `limit` at most.
+pub(super) async fn active_jobs(app: &Arc<App>, ids: Vec<JobId>, limit: u32) -> Result<Vec<api::Job>, ApiError> {
+    let page = read(app, move |views| views.live_among(&ids, limit)).await?;
+    Ok(page.jobs.into_iter().map(|(_, job)| job).collect())
+}
+
+/// Adds to waiting jobs what they wait for.
+async fn with_reasons(app: &Arc<App>, JobPage { jobs, damaged, next }: JobPage) -> Result<api::JobList, ApiError> {
     let waiting = jobs.iter().filter(|(_, job)| job.state == api::JobState::Waiting);
     let mut reasons = app.handle.wait_reasons(waiting.map(|(id, _)| *id).collect()).await?;
-    let is_full = u32::try_from(jobs.len() + damaged.len()).is_ok_and(|count| count >= limit);
     let jobs = jobs.into_iter().map(|(id, mut job)| {
         if let Some(reason) = reasons.remove(&id).filter(|_| job.state == api::JobState::Waiting) {
             job.because = reason;
@@ -91,19 +112,19 @@ pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32)
         job
     });
     let jobs = jobs.collect();
-    let next = last.filter(|_| is_full).map(|job| job.to_string());
+    let next = next.map(|job| job.to_string());
     Ok(api::JobList { jobs, damaged: damaged.iter().map(JobId::to_string).collect(), next })
 }
 
 /// Reads a page of the list. Where the database has a malformed page, jobs are read one by one around it.
-async fn page(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<JobPage, ApiError> {
-    match try_read(app, move |views| views.jobs(before, limit)).await? {
+async fn page(app: &Arc<App>, standing: Standing, before: Option<JobId>, limit: u32) -> Result<JobPage, ApiError> {
+    match try_read(app, move |views| views.jobs(standing, before, limit)).await? {
         Err(db::Error::Damaged { .. }) => {
             let before = match before {
                 Some(before) => before,
                 None => JobId(app.handle.health().await?.last_job + 1),
             };
-            read(app, move |views| views.jobs_singly(before, limit)).await
+            read(app, move |views| views.jobs_singly(standing, before, limit)).await
         }
         found => Ok(found?),
     }
@@ -112,7 +133,8 @@ async fn page(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<JobPa
 /// Takes a job in, or says what would become of it. When a submission is answered it is on disk.
 #[utoipa::path(post, path = "/api/v1/jobs", request_body = api::SubmitRequest, tag = "jobs", responses(
     (status = 200, body = api::Answer), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 422, body = ErrorBody), (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
+    (status = 409, body = ErrorBody), (status = 422, body = ErrorBody), (status = 429, body = ErrorBody),
+    (status = 503, body = ErrorBody)))]
 pub(super) async fn submit(
     State(app): State<Arc<App>>,
     caller: Caller,

@@ -16,6 +16,7 @@ mod nodes;
 mod once;
 mod openapi;
 mod page;
+mod reload;
 mod segment;
 mod server;
 mod socket;
@@ -40,6 +41,7 @@ use gangline_base::Submitter;
 
 pub use at_hand::AtHand;
 pub use openapi::document as openapi_document;
+pub use reload::{Configured, ReadConfiguration};
 pub use server::{Doors, serve};
 pub use socket::Socket;
 pub use visits::{LINK_TIME_MAX, Visits};
@@ -79,6 +81,8 @@ pub struct App {
     pub at_hand: AtHand,
     /// The series store.
     pub series: gangline_telemetry::series::Handle,
+    /// Reads the configuration file again.
+    pub read_configuration: ReadConfiguration,
 }
 
 impl App {
@@ -108,6 +112,7 @@ pub fn router(app: App) -> Router {
         .route("/nodes/{node}/drain", post(nodes::drain))
         .route("/nodes/{node}/undrain", post(nodes::undrain))
         .route("/queues", get(nodes::queues))
+        .route("/reload", post(reload::reload))
         .route("/links", post(token::link))
         .route("/token/rotate", post(token::rotate))
         .layer(from_fn_with_state(app.clone(), once::answer_once))

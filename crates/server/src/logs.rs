@@ -19,7 +19,7 @@ use super::error::ApiError;
 use super::jobs::{missing, parse_job};
 use super::segment::Segment;
 use super::{App, ErrorBody, read as read_model};
-use gangline_control::views::{NoLog, RankLog};
+use gangline_control::views::{self, NoLog, RankLog};
 
 /// The largest chunk, in bytes.
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
@@ -35,8 +35,32 @@ pub(super) struct LogQuery {
     attempt: Option<u32>,
     /// The global rank; 0 unless given.
     rank: Option<u32>,
+    /// What of it: what the rank wrote unless given.
+    kind: Option<LogKind>,
     /// Where the piece before ended (`next`); from the beginning unless given.
     cursor: Option<String>,
+}
+
+/// What a log has.
+#[derive(Clone, Copy, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum LogKind {
+    /// What the rank wrote.
+    Rank,
+    /// What the setup command wrote on the rank's node.
+    Setup,
+    /// The stacks of the ranks of the rank's node when they hung.
+    Stacks,
+}
+
+impl From<LogKind> for views::LogKind {
+    fn from(kind: LogKind) -> Self {
+        match kind {
+            LogKind::Rank => views::LogKind::Rank,
+            LogKind::Setup => views::LogKind::Setup,
+            LogKind::Stacks => views::LogKind::Stacks,
+        }
+    }
 }
 
 /// A piece of a rank's log.
@@ -51,7 +75,8 @@ pub(super) async fn read(
     let Query(query) = query?;
     let id = parse_job(&job)?;
     let (attempt, rank) = (query.attempt, query.rank.unwrap_or(0));
-    let found = read_model(&app, move |views| views.log(id, attempt, rank)).await?;
+    let kind = query.kind.map_or(views::LogKind::Rank, views::LogKind::from);
+    let found = read_model(&app, move |views| views.log(id, attempt, rank, kind)).await?;
     let Some(found) = found else { return Err(missing(&app, id).await) };
     let cursor = query.cursor.as_deref().map(Cursor::parse).transpose()?;
     let log = found.map_err(|why| match why {

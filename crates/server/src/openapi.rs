@@ -9,7 +9,7 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{jobs, logs, metrics, nodes, sweeps, token};
+use super::{jobs, logs, metrics, nodes, reload, sweeps, token};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -41,9 +41,11 @@ use super::{jobs, logs, metrics, nodes, sweeps, token};
         nodes::undrain,
         nodes::queues,
         nodes::health,
+        reload::reload,
         token::link,
         token::rotate
-    )
+    ),
+    components(schemas(gangline_api::JobStanding, logs::LogKind))
 )]
 struct Document;
 
@@ -118,7 +120,7 @@ fn describe(status: &str) -> &'static str {
         "403" => "the request names a host that isn't this machine",
         "404" => "there is no such job, sweep, node or log",
         "408" => "the request took too long",
-        "409" => "what it names is not in a state for that",
+        "409" => "what it names is not in a state for that, or is in use by another job",
         "413" => "the request's body is too large",
         "415" => "the body isn't said to be application/json",
         "422" => "the job could never fit, or the Idempotency-Key was used for another request",

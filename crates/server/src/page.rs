@@ -9,6 +9,9 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
+use gangline_api::{Job, JobState, Queue};
+use gangline_base::JobId;
+use gangline_control::views::Standing;
 use serde::Deserialize;
 
 use super::auth::{COOKIE, has_cookie, prove};
@@ -18,8 +21,10 @@ use super::visits::SESSION_TIME_MAX;
 use super::{App, jobs};
 use crate::web::{self, PageData};
 
-/// The most jobs on the page.
-const JOBS_SHOWN: u32 = 50;
+/// The most jobs on the page that hold devices, that wait, and that have ended, each.
+const ACTIVE_SHOWN: u32 = 200;
+const WAITING_SHOWN: u32 = 50;
+const ENDED_SHOWN: u32 = 50;
 /// The most jobs whose curve is drawn.
 const CURVES_SHOWN: usize = 12;
 /// The most points of a curve on the page.
@@ -48,12 +53,12 @@ pub(super) async fn show(
     if let Some(code) = query.code {
         return match app.visits.open(&code) {
             Ok(Some(session)) => welcome(&app, &session),
-            Ok(None) => refused(),
+            Ok(None) => refused(&app, &headers),
             Err(_) => ApiError::internal("there is no randomness").into_response(),
         };
     }
     if query.token.is_some() || !has_cookie(&app, &headers) {
-        return refused();
+        return refused(&app, &headers);
     }
     prove(seat.as_ref().map(|Extension(seat)| seat));
     match page_data(&app).await {
@@ -74,18 +79,35 @@ fn welcome(app: &App, session: &str) -> Response {
     ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response()
 }
 
-fn refused() -> Response {
-    (StatusCode::UNAUTHORIZED, Html(web::sign_in().into_string())).into_response()
+fn refused(app: &App, headers: &HeaderMap) -> Response {
+    // The host was checked to be this control plane's.
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let scheme = if app.hosts.is_empty() { "http" } else { "https" };
+    let address = host.map(|host| format!("{scheme}://{host}"));
+    (StatusCode::UNAUTHORIZED, Html(web::sign_in(address.as_deref()).into_string())).into_response()
 }
 
 async fn page_data(app: &Arc<App>) -> Result<PageData, ApiError> {
-    let jobs = jobs::list_jobs(app, None, JOBS_SHOWN).await?.jobs;
+    let queues = app.handle.queues().await?.queues;
+    let jobs = jobs_shown(app, &queues).await?;
     let mut curves = Vec::new();
     for job in jobs.iter().filter(|job| job.progress.step.is_some()).take(CURVES_SHOWN) {
         curves.push(jobs::series_of(app, jobs::parse_job(&job.id)?, POINTS_SHOWN).await?);
     }
     let nodes = app.handle.nodes().await?.nodes;
-    let queues = app.handle.queues().await?.queues;
     let health = app.handle.health().await?;
     Ok(PageData { jobs, curves, nodes, queues, health })
+}
+
+/// Returns the jobs on the page: those that hold devices, then those that wait, then those that have ended, each newest
+/// first. However many wait or have ended, those that run are there.
+async fn jobs_shown(app: &Arc<App>, queues: &[Queue]) -> Result<Vec<Job>, ApiError> {
+    let active = queues.iter().flat_map(|queue| &queue.running).filter_map(|id| id.parse().ok());
+    let mut active: Vec<JobId> = active.collect();
+    active.sort_unstable_by(|a, b| b.cmp(a));
+    let mut shown = jobs::active_jobs(app, active, ACTIVE_SHOWN).await?;
+    let waiting = jobs::list_jobs(app, Standing::Live, None, WAITING_SHOWN).await?.jobs;
+    shown.extend(waiting.into_iter().filter(|job| job.state == JobState::Waiting));
+    shown.extend(jobs::list_jobs(app, Standing::Ended, None, ENDED_SHOWN).await?.jobs);
+    Ok(shown)
 }

@@ -72,7 +72,7 @@ impl Gangline {
             gang,
             elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
-            checkpoint: CheckpointPolicy { path: Some("/".to_owned()), grace: Duration::from_mins(5) },
+            checkpoint: CheckpointPolicy { path: Some("/".to_owned()), is_shared: true, grace: Duration::from_mins(5) },
             recovery: RecoveryPolicy {
                 max_faults: u32::MAX,
                 no_progress_limit: u32::MAX,

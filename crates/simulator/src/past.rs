@@ -240,7 +240,7 @@ mod tests {
                 },
                 elastic: None,
                 program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
-                checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
+                checkpoint: CheckpointPolicy { path: None, is_shared: false, grace: Duration::from_secs(30) },
                 recovery: RecoveryPolicy {
                     max_faults: 9,
                     no_progress_limit: 9,

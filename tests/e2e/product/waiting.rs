@@ -24,6 +24,41 @@ fn a_held_job_waits_until_it_is_released() {
 }
 
 #[test]
+fn the_configuration_is_read_again_while_jobs_run() {
+    let mut product = Product::down(&["a=cpu:1"]);
+    std::fs::create_dir_all(product.data()).expect("a folder");
+    let file = product.data().join("gangline.toml");
+    std::fs::write(&file, "").expect("a configuration");
+    product.start();
+    let runs = product.submit("name: runs\nrun: exec sleep 60\n");
+    std::fs::write(&file, "listen = '127.0.0.1:1'\n[[queue]]\nname = 'research'\n").expect("a configuration");
+    let reloaded = product.run(&["reload"]);
+    assert_eq!(
+        (reloaded.code, &*reloaded.stdout),
+        (0, "changed: queue; takes a restart: listen\n"),
+        "{}",
+        reloaded.stderr
+    );
+    let refused = product.run(&["submit", &product.job_file("job.yaml", "run: exit 0\n")]);
+    assert!(refused.code == 4 && refused.stderr.contains("G0404"), "{}", refused.stderr);
+    let waits = product.submit("name: waits\nqueue: research\nrun: exit 0\n");
+    std::fs::write(&file, "[[queue]]\nname = 'research\n").expect("a configuration");
+    let mistaken = product.run(&["reload"]);
+    assert!(mistaken.code == 4 && mistaken.stderr.contains("G0505"), "{}", mistaken.stderr);
+    let queues = product.json(&["queues"]);
+    assert!(queues["queues"].as_array().is_some_and(|queues| queues.iter().any(|queue| queue["name"] == "research")));
+    product.run(&["cancel", &runs]);
+    product.wait_state(&waits, "succeeded");
+    std::fs::write(&file, "[[queue]]\nname = 'other'\n").expect("a configuration");
+    let pid = i32::try_from(product.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("it runs");
+    crate::fixtures::wait_for("the other queue", || {
+        let queues = product.json(&["queues"]);
+        queues["queues"].as_array()?.iter().any(|queue| queue["name"] == "other").then_some(())
+    });
+}
+
+#[test]
 fn a_chain_runs_in_order_and_ends_with_its_first_failure() {
     let product = Product::up(&["a=cpu:4"]);
     let mark = product.path("prepared");

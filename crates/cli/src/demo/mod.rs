@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::launcher::{Kind, LauncherArgs};
 use crate::listen::ListenArgs;
 use crate::up::{self, UpArgs};
-use crate::{Global, output, report, submit};
+use crate::{Global, listing, output, report, submit};
 
 /// How to run the demo.
 #[derive(Args, Clone, Debug)]
@@ -185,8 +185,8 @@ fn absolute_existing(folder: &Path) -> Result<String, Failure> {
 }
 
 fn cancel_all(client: &Client) {
-    let Ok(list) = client.get::<api::JobList>("/jobs") else { return };
-    for job in list.jobs.iter().filter(|job| !job.state.is_final()) {
+    let Ok(list) = listing::live(client) else { return };
+    for job in &list.jobs {
         // It may have ended meanwhile.
         let _ = client.post::<api::CancelAnswer>(&format!("/jobs/{}/cancel", job.id), &serde_json::json!({}));
     }

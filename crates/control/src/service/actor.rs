@@ -167,6 +167,9 @@ impl Actor {
             Request::Drain { node, wish, reply } => {
                 self.change(batch, key, reply, |actor, batch| actor.drain(now, &node, wish, batch));
             }
+            Request::Configure { sharing, reply } => {
+                self.change(batch, key, reply, |actor, batch| actor.configure(now, *sharing, batch));
+            }
             Request::Report { report, reply } => self.answer_report(now, *report, reply, batch),
             Request::Launched { gang } => self.launched(now, gang, batch),
             Request::Looked { share, found } => self.looked(now, &share, found, batch),
@@ -205,6 +208,7 @@ impl Actor {
         self.relaunch(now, batch);
         self.watch(now);
         self.evict_stragglers(now, batch);
+        self.remove_nodes(now, batch);
         if self.engine.next_deadline().is_some_and(|at| at <= now)
             && let Err(refusal) = self.apply(now, Event::TimePassed, batch)
         {

@@ -4,7 +4,7 @@ use gangline_api as api;
 use gangline_base::{Bytes, JobId, JobSpec, NodeName, Principal, Submitter, SweepId, SweepSpec};
 use gangline_execution::launcher::SurveyedNode;
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
-use gangline_orchestration::{Fate, JobChange, Refusal};
+use gangline_orchestration::{Configuration, Fate, JobChange, Refusal};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
@@ -162,6 +162,10 @@ pub(super) enum Request {
         jobs: Vec<JobId>,
         reply: Reply<BTreeMap<JobId, String>>,
     },
+    Configure {
+        sharing: Box<Configuration>,
+        reply: Reply<Vec<String>>,
+    },
     Nodes {
         reply: Reply<api::NodeList>,
     },
@@ -294,6 +298,11 @@ impl Handle {
     /// Drains a node, or ends its drain.
     pub async fn drain(&self, node: NodeName, wish: DrainWish) -> Result<api::Node, Error> {
         self.ask(|reply| Request::Drain { node, wish, reply }).await
+    }
+
+    /// Replaces the rules by which the cluster is shared, and returns the names of those that changed.
+    pub async fn configure(&self, sharing: Configuration) -> Result<Vec<String>, Error> {
+        self.ask(|reply| Request::Configure { sharing: Box::new(sharing), reply }).await
     }
 
     /// Explains why a live job is pending, or why it runs where it does.

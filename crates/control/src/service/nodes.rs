@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use gangline_api as api;
-use gangline_base::{JobId, NodeId, Timestamp};
-use gangline_orchestration::{AdvanceReservation, Node, NodeStatus};
+use gangline_base::{Bytes, JobId, NodeId, Timestamp};
+use gangline_orchestration::{AdvanceReservation, Event, Job, Node, NodeCapacity, NodeSpec, NodeStatus};
+use tracing::{info, warn};
 
 use super::actor::Actor;
+use super::batch::Batch;
 
 impl Actor {
     pub(super) fn node_list(&self, now: Timestamp) -> api::NodeList {
@@ -17,7 +19,8 @@ impl Actor {
             }
         }
         let spares = self.engine.spare_nodes(now);
-        let nodes = self.engine.cluster().nodes().map(|node| {
+        let is_removed = |node: &&Node| node.status == NodeStatus::Lost && node.spec.capacity.accelerators == 0;
+        let nodes = self.engine.cluster().nodes().filter(|node| !is_removed(node)).map(|node| {
             let is_spare = spares.contains(&node.id);
             let capacity = &node.spec.capacity;
             let config = self.options.nodes.iter().find(|config| config.name == node.spec.name);
@@ -80,6 +83,33 @@ impl Actor {
         let others = node.condition.outside.accelerators;
         let held = (others > 0).then(|| format!("others hold {others} of its {}", node.spec.capacity.accelerators));
         held.or(self.surveyed.reason(&node.spec.name))
+    }
+
+    /// Removes nodes that the configuration no longer has and on which nothing runs any more: each is a lost node without
+    /// capacity, so that it counts for no queue and no job, and comes back if it is configured again.
+    pub(super) fn remove_nodes(&mut self, now: Timestamp, batch: &mut Batch) {
+        let is_going = |node: &&Node| {
+            node.status == NodeStatus::Draining
+                && node.condition.is_draining
+                && !self.options.nodes.iter().any(|config| config.name == node.spec.name)
+        };
+        let mut going: BTreeMap<NodeId, NodeSpec> =
+            self.engine.cluster().nodes().filter(is_going).map(|node| (node.id, node.spec.clone())).collect();
+        if going.is_empty() {
+            return;
+        }
+        for share in self.engine.jobs().filter_map(Job::attempt).flat_map(|attempt| &attempt.shares) {
+            going.remove(&share.node);
+        }
+        for (node, spec) in going {
+            info!(node = %spec.name, "a node that isn't in the configuration any more is removed");
+            let capacity = NodeCapacity { accelerators: 0, cpus: 0, memory: Bytes(0), ..spec.capacity.clone() };
+            for event in [Event::NodeJoined(NodeSpec { capacity, ..spec }), Event::NodeLost { node }] {
+                if let Err(refusal) = self.apply(now, event, batch) {
+                    warn!(%refusal, "a node could not be removed");
+                }
+            }
+        }
     }
 
     fn status(&self, now: Timestamp, node: &Node, is_spare: bool) -> &'static str {

@@ -10,6 +10,7 @@ use gangline_orchestration::{Blocker, DryRun, Explanation, Job, Share};
 use super::Error;
 use super::actor::Actor;
 use crate::views;
+use gangline_store::model::AttemptRecord;
 
 /// The most jobs of one listing (a page, or a whole sweep) for which the reason to wait is computed.
 const WAIT_REASONS_MAX: usize = 1_000;
@@ -31,6 +32,9 @@ impl Actor {
         match dry_run {
             DryRun::WouldStart { shares } => {
                 api::DryRun::WouldStart { placements: shares.iter().map(|share| self.placement(share)).collect() }
+            }
+            DryRun::WouldPreempt(explanation) => {
+                api::DryRun::WouldPreempt { explanation: explanation_to_api(&explanation) }
             }
             DryRun::WouldWait(explanation) => api::DryRun::WouldWait { explanation: explanation_to_api(&explanation) },
         }
@@ -64,8 +68,10 @@ impl Actor {
         let places: Vec<String> =
             attempt.shares.iter().map(|share| format!("{} {:?}", self.node_name(share.node), share.devices)).collect();
         let because = self.records.get(&job.id).and_then(|record| record.last_attempt());
+        let silence =
+            because.and_then(AttemptRecord::silence).map(|silence| format!("; {silence}")).unwrap_or_default();
         let because = because.map_or("", |attempt| attempt.placed_because.as_str());
-        format!("{} holds {}: {because}", attempt.number, places.join(", "))
+        format!("{} holds {}: {because}{silence}", attempt.number, places.join(", "))
     }
 
     /// Returns the reason of each pending job among `jobs`; other jobs are left out.

@@ -15,8 +15,8 @@ impl Actor {
             queues.insert(standing.spec.name.to_string(), configured(&standing));
         }
         let ordered = self.engine.waiting().into_iter().filter_map(|id| self.engine.job(id));
-        let running = self.engine.jobs().filter(|job| job.attempt().is_some());
-        for job in ordered.chain(running) {
+        let others = self.engine.jobs().filter(|job| job.attempt().is_some() || job.is_held_back());
+        for job in ordered.chain(others) {
             let name = job.spec.queue.to_string();
             let queue = queues.entry(name.clone()).or_insert_with(|| unconfigured(name));
             let devices = job.spec.gang.devices();
@@ -25,7 +25,7 @@ impl Actor {
                 queue.accelerators_held += devices;
             } else {
                 queue.waiting.push(job.id.to_string());
-                queue.accelerators_wanted += devices;
+                queue.accelerators_wanted += if job.is_held_back() { 0 } else { devices };
             }
         }
         api::QueueList { queues: queues.into_values().collect() }

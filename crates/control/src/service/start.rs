@@ -367,6 +367,11 @@ impl Actor {
         if let Err(refusal) = self.apply(now, event, batch) {
             warn!(%refusal, "the queues and prices stay as they were");
         }
+        self.meter_budgets(now);
+    }
+
+    /// Counts what jobs with a budget have spent, before other prices apply to them.
+    pub(super) fn meter_budgets(&mut self, now: Timestamp) {
         for record in self.records.values_mut().filter(|record| record.budget.is_some()) {
             record.meter(now, &self.engine);
             self.rows.jobs.insert(record.id);
@@ -403,10 +408,17 @@ impl Actor {
                 events.push(Event::NodeJoined(NodeSpec { location: Location::default(), ..old.clone() }));
             }
         }
+        let was_removed = |name: &NodeName| known.get(name).is_some_and(|(old, _)| old.capacity.accelerators == 0);
         for spec in &configured {
             let is_same = known.get(&spec.name).is_some_and(|(old, status)| old == spec && *status != NodeStatus::Lost);
             if !is_same {
                 events.push(Event::NodeJoined(spec.clone()));
+            }
+            // Its drain was that of its removal.
+            if was_removed(&spec.name)
+                && let Some(node) = self.engine.node_id(&spec.name)
+            {
+                events.push(Event::DrainCancelled { node });
             }
         }
         for (name, (_, status)) in &known {
@@ -427,6 +439,7 @@ impl Actor {
                 warn!(%refusal, "a node could not join");
             }
         }
+        self.remove_nodes(now, batch);
     }
 
     /// Renews the lease of every live attempt's supervisor, and starts supervisors that a crash kept from

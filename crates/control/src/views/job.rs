@@ -12,7 +12,7 @@ use super::parts;
 use super::recovery::recoveries;
 use super::sweep::{LISTED_VALUE_BYTES_MAX, budget, sweep_point};
 use crate::folders::checkpoint_folder;
-use gangline_store::model::{AttemptRecord, Booked, JobRecord, ShareRecord, StragglerRecord, cut};
+use gangline_store::model::{AttemptRecord, Booked, JobRecord, ShareRecord, StragglerRecord, accrued, cut};
 
 /// The length of a job's texts in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +58,19 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
         checkpoint_path: Some(checkpoint_folder.display().to_string()),
         faults: record.faults,
         max_faults: record.max_faults,
-        progress: parts::progress(record.progress),
+        progress: parts::progress(record),
         checkpoints: parts::checkpoints(record.checkpoints),
         budget: record.budget.as_ref().map(budget),
         sweep: sweep_point(record, value_bytes_max),
         attempts: record.attempts.iter().map(attempt_to_api).collect(),
         recoveries: recoveries(record),
-        usage: usage(record, booked),
+        usage: usage(&booked.iter().filter_map(|row| entry(row, record)).collect::<Vec<_>>()),
+        accrued: record
+            .last_attempt()
+            .map(|attempt| accrued(record.id, attempt))
+            .filter(|e| !e.is_empty())
+            .as_deref()
+            .map(usage),
         history: history_to_api(record),
     }
 }
@@ -94,6 +100,7 @@ fn attempt_to_api(attempt: &AttemptRecord) -> Attempt {
         ended_because: attempt.ended_because.clone(),
         fault,
         shares: attempt.shares.iter().map(share_to_api).collect(),
+        silence: attempt.silence(),
         stragglers: attempt.stragglers.iter().map(StragglerRecord::describe).collect(),
     }
 }
@@ -122,7 +129,7 @@ fn describe(cause: &FaultCause) -> String {
             format!("came to a stand: no progress for {} s, {} s were allowed", seconds(*silent_ms), seconds(*limit_ms))
         }
         FaultCause::NotFinite { step, steps } => {
-            format!("the loss of {steps} steps in a row was no number, up to step {step}")
+            format!("the loss was NaN or infinite for {steps} steps in a row, up to step {step}")
         }
         FaultCause::SupervisorLost => "the supervisor was lost".to_owned(),
     }
@@ -161,8 +168,7 @@ fn entry(row: &Booked, record: &JobRecord) -> Option<LedgerEntry> {
     Some(LedgerEntry { allocation, buckets, cost })
 }
 
-fn usage(record: &JobRecord, booked: &[Booked]) -> Usage {
-    let entries: Vec<LedgerEntry> = booked.iter().filter_map(|row| entry(row, record)).collect();
+fn usage(entries: &[LedgerEntry]) -> Usage {
     let buckets = entries.iter().fold(Buckets::default(), |sum, entry| sum + entry.buckets);
     let total = buckets.total();
     let cost_of = |wanted: Bucket| -> Money {
@@ -170,10 +176,11 @@ fn usage(record: &JobRecord, booked: &[Booked]) -> Usage {
         costs.filter(|(bucket, _)| *bucket == wanted).map(|(_, cost)| cost).sum()
     };
     let cost: Money = entries.iter().map(|entry| entry.cost).sum();
-    let mut prices: Vec<Price> = booked
-        .iter()
-        .map(|row| Price { node: row.node.clone(), nano_dollars_per_hour: row.price.nano_dollars() })
-        .collect();
+    let price_of = |Allocation { node, price, .. }: &Allocation| Price {
+        node: node.to_string(),
+        nano_dollars_per_hour: price.nano_dollars(),
+    };
+    let mut prices: Vec<Price> = entries.iter().map(|entry| price_of(&entry.allocation)).collect();
     prices.sort_by(|a, b| (&a.node, a.nano_dollars_per_hour).cmp(&(&b.node, b.nano_dollars_per_hour)));
     prices.dedup();
     let lines = buckets.iter().map(|(bucket, time)| BucketLine {
@@ -182,8 +189,9 @@ fn usage(record: &JobRecord, booked: &[Booked]) -> Usage {
         gpu_nanoseconds: nanos(time),
         cost_nano_dollars: cost_of(bucket).nano_dollars(),
     });
-    let goodput = (total > GpuSeconds::ZERO)
-        .then(|| seconds(buckets[Bucket::Compute] + buckets[Bucket::Communication]) / seconds(total));
+    let new_steps = buckets[Bucket::Compute] + buckets[Bucket::Communication];
+    let is_known = new_steps > GpuSeconds::ZERO || buckets[Bucket::Unreported] == GpuSeconds::ZERO;
+    let goodput = (total > GpuSeconds::ZERO && is_known).then(|| seconds(new_steps) / seconds(total));
     Usage {
         gpu_seconds: seconds(total),
         gpu_nanoseconds: nanos(total),

@@ -30,7 +30,23 @@ pub enum NoLog {
     Removed(String),
 }
 
-pub(super) fn find(data: &Path, record: &JobRecord, attempt: Option<u32>, rank: u32) -> Result<RankLog, NoLog> {
+/// What a log has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogKind {
+    /// What the rank wrote.
+    Rank,
+    /// What the setup command wrote on the rank's node.
+    Setup,
+    /// The stacks of the ranks of the rank's node when they hung.
+    Stacks,
+}
+
+pub(super) fn find(
+    data: &Path,
+    record: &JobRecord,
+    attempt: Option<u32>,
+    (rank, kind): (u32, LogKind),
+) -> Result<RankLog, NoLog> {
     let wanted = attempt.or_else(|| record.last_attempt().map(|attempt| attempt.number));
     let found = record.attempts.iter().find(|attempt| Some(attempt.number) == wanted);
     let attempt = found.ok_or_else(|| {
@@ -48,6 +64,11 @@ pub(super) fn find(data: &Path, record: &JobRecord, attempt: Option<u32>, rank: 
         return Err(NoLog::Removed(format!("the logs of attempt {number} of {id} were removed at {at}: {because}")));
     }
     let folder = share_folder(data, record.id, AttemptNumber(attempt.number), &share.node);
-    let path = folder.join("logs").join(format!("rank-{rank}.log"));
+    let logs = folder.join("logs");
+    let path = match kind {
+        LogKind::Rank => logs.join(format!("rank-{rank}.log")),
+        LogKind::Setup => logs.join("setup.log"),
+        LogKind::Stacks => folder.join("stacks.txt"),
+    };
     Ok(RankLog { attempt: attempt.number, rank, path, has_ended: attempt.ended_at.is_some() })
 }

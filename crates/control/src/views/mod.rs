@@ -16,14 +16,14 @@ use gangline_base::{JobId, SweepId};
 pub(crate) use job::history_to_api;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use job::{Texts, to_api};
-pub use logs::{NoLog, RankLog};
+pub use logs::{LogKind, NoLog, RankLog};
 pub(crate) use parts::state;
 #[cfg(test)]
 pub(crate) use sweep::sweep_to_api;
 
 use gangline_store::db::{self, Reader};
 use gangline_store::model::{self, JobRecord, Listing, StateRecord};
-pub use gangline_store::model::{JOBS_PER_PAGE_MAX, KeptAnswer, Refused, RequestKey};
+pub use gangline_store::model::{JOBS_PER_PAGE_MAX, KeptAnswer, Refused, RequestKey, Standing};
 use gangline_store::ports::{JobCurve, Queries as _, Series as _};
 
 /// Answers questions about jobs from the read models, so it shows only durable state. Cheap to clone. Queries
@@ -42,8 +42,8 @@ pub struct JobPage {
     pub jobs: Vec<(JobId, Job)>,
     /// Jobs with a damaged row.
     pub damaged: Vec<JobId>,
-    /// The last job that was examined.
-    pub last: Option<JobId>,
+    /// The last job that was examined, if there may be more beyond it.
+    pub next: Option<JobId>,
 }
 
 /// A sweep, and those of its jobs that wait.
@@ -64,22 +64,28 @@ impl Views {
 
     /// Returns the jobs before `before`, newest first. Fails with [`db::Error::Damaged`] at a malformed page
     /// of the database: see [`Views::jobs_singly`].
-    pub fn jobs(&self, before: Option<JobId>, count: u32) -> Result<JobPage, db::Error> {
-        let listing = self.reader.jobs(before, count)?;
+    pub fn jobs(&self, standing: Standing, before: Option<JobId>, count: u32) -> Result<JobPage, db::Error> {
+        let listing = self.reader.jobs(standing, before, count)?;
         Ok(self.page(listing))
     }
 
     /// Returns the jobs before `before`, newest first, looked up one by one around malformed pages.
-    pub fn jobs_singly(&self, before: JobId, count: u32) -> Result<JobPage, db::Error> {
-        let listing = self.reader.jobs_singly(before, count)?;
+    pub fn jobs_singly(&self, standing: Standing, before: JobId, count: u32) -> Result<JobPage, db::Error> {
+        let listing = self.reader.jobs_singly(standing, before, count)?;
         Ok(self.page(listing))
     }
 
-    fn page(&self, Listing { jobs, damaged, last }: Listing) -> JobPage {
+    /// Returns those of these jobs that are live, in this order, `count` at most.
+    pub fn live_among(&self, ids: &[JobId], count: u32) -> Result<JobPage, db::Error> {
+        let listing = self.reader.these_jobs(Standing::Live, ids, count)?;
+        Ok(self.page(listing))
+    }
+
+    fn page(&self, Listing { jobs, damaged, last, has_more }: Listing) -> JobPage {
         let shown = |(record, booked): &(JobRecord, Vec<_>)| {
             (record.id, job::to_api(&self.folder, record, booked, job::Texts::Cut))
         };
-        JobPage { jobs: jobs.iter().map(shown).collect(), damaged, last }
+        JobPage { jobs: jobs.iter().map(shown).collect(), damaged, next: last.filter(|_| has_more) }
     }
 
     /// Returns a job, if there is a record of it.
@@ -121,9 +127,15 @@ impl Views {
 
     /// Finds the log of a rank; of the last attempt, unless one is given. `None` if there is no record of the
     /// job.
-    pub fn log(&self, id: JobId, attempt: Option<u32>, rank: u32) -> Result<Option<Result<RankLog, NoLog>>, db::Error> {
+    pub fn log(
+        &self,
+        id: JobId,
+        attempt: Option<u32>,
+        rank: u32,
+        kind: LogKind,
+    ) -> Result<Option<Result<RankLog, NoLog>>, db::Error> {
         let found = self.reader.job(id)?;
-        Ok(found.map(|(record, _)| logs::find(&self.folder, &record, attempt, rank)))
+        Ok(found.map(|(record, _)| logs::find(&self.folder, &record, attempt, (rank, kind))))
     }
 
     /// Returns the answer that is stored under an idempotency key.

@@ -2,7 +2,8 @@
 
 use gangline_api::{Checkpoints, Gang, JobState, Progress};
 
-use gangline_store::model::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
+use gangline_execution::protocol::FaultCause;
+use gangline_store::model::{CheckpointsRecord, GangRecord, JobRecord, ProgressRecord, StateRecord};
 
 pub(crate) fn state(state: StateRecord) -> JobState {
     match state {
@@ -22,9 +23,16 @@ pub(super) fn gang(gang: &GangRecord) -> Gang {
     Gang { nodes, nodes_max, accelerator, accelerators_per_node, ranks_per_node }
 }
 
-pub(super) fn progress(progress: ProgressRecord) -> Progress {
-    let ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second } = progress;
-    Progress { step, total_steps, first_loss, loss, tokens, tokens_per_second }
+pub(super) fn progress(record: &JobRecord) -> Progress {
+    let ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second, not_finite_since } =
+        record.progress;
+    let fault = record.last_attempt().and_then(|attempt| attempt.fault.as_ref()).map(|(_, fault)| &fault.cause);
+    let by_fault = match fault {
+        Some(FaultCause::NotFinite { step, steps }) => Some(step.saturating_add(1).saturating_sub(u64::from(*steps))),
+        _ => None,
+    };
+    let loss_not_finite_since = not_finite_since.or(by_fault);
+    Progress { step, total_steps, first_loss, loss, loss_not_finite_since, tokens, tokens_per_second }
 }
 
 pub(super) fn checkpoints(checkpoints: CheckpointsRecord) -> Checkpoints {

@@ -1,8 +1,7 @@
-//! The points of a job's training curve, as they are in reports.
-
-use serde::{Deserialize, Serialize};
+//! What a report says of the ranks' progress: samples of the training curves, and silence.
 
 use gangline_base::MetricValue;
+use serde::{Deserialize, Serialize};
 
 use super::UnixNanos;
 
@@ -17,9 +16,12 @@ pub struct Sample {
     pub loss: Option<f64>,
     /// Tokens processed by this node's ranks since the attempt started.
     pub tokens: u64,
-    /// Value of [`SupervisorSpec::metric`], if it was reported with this step.
+    /// Value of [`SupervisorSpec::metric`](super::SupervisorSpec::metric), if it was reported with this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<SampleMetric>,
+    /// Whether the loss was reported and is NaN or infinite.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_diverged: bool,
 }
 
 /// The value of a sample's metric.
@@ -48,4 +50,15 @@ impl From<SampleMetric> for MetricValue {
             SampleMetric::Diverged => MetricValue::Diverged,
         }
     }
+}
+
+/// A rank that shows no progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Silence {
+    /// The global rank.
+    pub rank: u32,
+    /// Milliseconds since its last step or new phase; with a time-out of the job's, since its last sign of life.
+    pub silent_ms: u64,
+    /// Milliseconds of silence after which it counts as hung.
+    pub limit_ms: u64,
 }

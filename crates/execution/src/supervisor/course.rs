@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{Phase, Step, Timestamp};
+use gangline_base::{MetricValue, Phase, Step, Timestamp};
 
 use super::input::{Action, Input, Kept};
 use super::outbox::Outbox;
@@ -20,7 +20,7 @@ use crate::protocol::{
     CheckpointReport, Fault, FaultCause, Marks, NodeFinding, Notice, Orders, Outcome, Rendezvous, Sample, StopOrder,
     SupervisorSpec,
 };
-use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
+use crate::rank_protocol::{CheckpointSaved, LOSS, RankMessage, RankOrder};
 use crate::timeouts::Timeouts;
 use crate::trouble::Problem;
 
@@ -318,7 +318,10 @@ impl Course {
     fn rank_ended(&mut self, now: Timestamp, local: u32, ending: Ending) -> Vec<Action> {
         let (is_success, code) = (ending.is_success(), ending.exit_code());
         if let Some(rank) = self.rank_mut(local) {
-            rank.clock.finish(ending.at);
+            match code {
+                Some(0 | rank::REQUEUE) => rank.clock.finish(ending.at),
+                _ => rank.clock.fail(ending.at),
+            }
             rank.life = Life::Ended(ending);
         }
         self.has_news = true;
@@ -381,7 +384,9 @@ impl Course {
             let tokens = self.ranks.iter().fold(0_u64, |sum, rank| sum.saturating_add(rank.tokens));
             let metric = self.spec.metric.as_ref().and_then(|name| message.metrics.get(name).copied());
             let metric = metric.map(Into::into);
-            self.samples.push(Sample { at: now.unix_nanos(), step: step.0, loss: message.loss, tokens, metric });
+            let is_diverged = matches!(message.metrics.get(LOSS), Some(MetricValue::Diverged));
+            let (at, step, loss) = (now.unix_nanos(), step.0, message.loss);
+            self.samples.push(Sample { at, step, loss, tokens, metric, is_diverged });
         }
     }
 

@@ -9,6 +9,7 @@ use gangline_diagnosis::{CgroupEvents, Evidence, KernelLog, Log, Rules, Verdict}
 
 use super::checkup::Seen;
 use super::course::{Course, Stage};
+use super::outcome::Stop;
 use super::rank::{EndCause, Rank};
 use crate::keeper::RankEnd;
 use crate::protocol::{Diagnosis, FaultCause, Outcome};
@@ -27,8 +28,17 @@ impl Course {
     /// Adds the diagnosis of the logs and the kernel to a fault.
     pub(super) fn diagnose(&mut self, log_folder: &Path, seen: &Seen) {
         if let Stage::Ended(_, Outcome::Fault { fault } | Outcome::DoNotRestart { fault }) = &mut self.stage {
+            let known = match &fault.cause {
+                FaultCause::NotFinite { step, steps } => Some(of_loss(fault.rank, *step, *steps)),
+                FaultCause::Start { message } => Some(of_start(fault.rank, message)),
+                _ => None,
+            };
+            if let Some(known) = known {
+                fault.diagnosis = Some(Box::new(known));
+                return;
+            }
             let evidence = of_node(&self.spec.node, &fault.cause, seen);
-            let diagnosis = of_ranks(&self.ranks, &self.spec.node, log_folder, evidence);
+            let diagnosis = of_ranks(&self.ranks, self.stop.as_ref(), &self.spec.node, log_folder, evidence);
             // A failing rank may take long to die, so its peers may end first: the rank that the logs blame
             // is the root cause.
             let blamed = diagnosis.as_ref().filter(|it| !it.is_consequence && self.node_fault.is_none());
@@ -65,7 +75,13 @@ fn is_sigkill(cause: &FaultCause) -> bool {
 
 /// Returns the diagnosis of the logs of `ranks` on `node`, which have ended, together with other evidence.
 /// None if it isn't clear.
-fn of_ranks(ranks: &[Rank], node: &str, log_folder: &Path, evidence: Evidence<'_>) -> Option<Diagnosis> {
+fn of_ranks(
+    ranks: &[Rank],
+    stop: Option<&Stop>,
+    node: &str,
+    log_folder: &Path,
+    evidence: Evidence<'_>,
+) -> Option<Diagnosis> {
     let mut ended: Vec<(&Rank, Timestamp)> =
         ranks.iter().filter_map(|rank| Some((rank, rank.ending().filter(|ending| !ending.is_success())?.at))).collect();
     ended.sort_by_key(|(rank, at)| (*at, rank.number));
@@ -74,7 +90,7 @@ fn of_ranks(ranks: &[Rank], node: &str, log_folder: &Path, evidence: Evidence<'_
         .iter()
         .map(|(rank, _)| tail(&log_folder.join(format!("rank-{}.log", rank.number))).unwrap_or_default())
         .collect();
-    let logs = ended.iter().zip(&texts).map(|((rank, at), text)| log(rank, *at, node, text)).collect();
+    let logs = ended.iter().zip(&texts).map(|((rank, at), text)| log((rank, stop), *at, node, text)).collect();
     let verdict = match Rules::new() {
         Ok(rules) => rules.classify(&Evidence { logs, ..evidence }),
         Err(error) => {
@@ -85,8 +101,41 @@ fn of_ranks(ranks: &[Rank], node: &str, log_folder: &Path, evidence: Evidence<'_
     (verdict.category != gangline_diagnosis::Category::Unknown).then(|| told(verdict))
 }
 
-fn log<'a>(rank: &Rank, at: Timestamp, node: &str, text: &'a [u8]) -> Log<'a> {
-    let end = rank.ending().map(|ending| &ending.cause);
+/// Returns the diagnosis of a command that could not be started although the platform was well: its folder is missing or
+/// unreadable, say.
+fn of_start(rank: Option<u32>, message: &str) -> Diagnosis {
+    Diagnosis {
+        category: gangline_diagnosis::Category::UserCode.name().to_owned(),
+        subcategory: "cannot_start".to_owned(),
+        confidence: 1.0,
+        summary: format!("the command could not be started: {message}"),
+        advice: "check that workdir is there and readable on the node, and that what run names can be executed"
+            .to_owned(),
+        rank,
+        is_consequence: false,
+        evidence: Vec::new(),
+    }
+}
+
+/// Returns the diagnosis of a loss that stayed NaN or infinite: the ranks' logs and ends say nothing more certain.
+fn of_loss(rank: Option<u32>, step: u64, steps: u32) -> Diagnosis {
+    let since = step.saturating_add(1).saturating_sub(u64::from(steps));
+    Diagnosis {
+        category: gangline_diagnosis::Category::Numerical.name().to_owned(),
+        subcategory: "loss_not_finite".to_owned(),
+        confidence: 1.0,
+        summary: format!("the loss has been NaN or infinite since step {since}"),
+        advice: "lower the learning rate, clip gradients, or look at the data from that step on".to_owned(),
+        rank,
+        is_consequence: false,
+        evidence: Vec::new(),
+    }
+}
+
+/// Returns a rank's log. A signal that the supervisor sent to stop the rank is no evidence of a cause.
+fn log<'a>((rank, stop): (&Rank, Option<&Stop>), at: Timestamp, node: &str, text: &'a [u8]) -> Log<'a> {
+    let ending = rank.ending().filter(|ending| stop.is_none_or(|stop| !stop.has_ended(ending)));
+    let end = ending.map(|ending| &ending.cause);
     let (exit_code, signal) = match end {
         Some(EndCause::Process(RankEnd::Exit(code))) => (Some(*code), None),
         Some(EndCause::Process(RankEnd::Signal(signal))) => (None, Some(*signal)),

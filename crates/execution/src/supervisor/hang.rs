@@ -130,6 +130,12 @@ impl Progress {
         self.limit().map(|(since, limit)| since + limit)
     }
 
+    /// Returns how long it has shown no progress, and how long it may; none if only its processor time tells.
+    pub(super) fn silence(&self, now: Timestamp) -> Option<(Duration, Duration)> {
+        let (since, limit) = self.limit().filter(|_| self.speaks())?;
+        Some((now.since(since), limit))
+    }
+
     /// Reports whether its processor time should be measured: half of the allowed silence is over, and only
     /// its output tells whether it hangs.
     pub(super) fn is_questionable(&self, now: Timestamp) -> bool {

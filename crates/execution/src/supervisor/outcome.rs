@@ -79,7 +79,7 @@ impl Stop {
     /// Reports whether a rank's end was caused by the stop. Whoever ends everything (`scancel`, systemd, a
     /// container runtime) sends SIGTERM to ranks and supervisor at once, and a rank may be the first to die
     /// of it.
-    fn has_ended(&self, ending: &Ending) -> bool {
+    pub(super) fn has_ended(&self, ending: &Ending) -> bool {
         let is_same_blow = self.is_ordered && ending.is_terminated() && ending.at + SAME_BLOW >= self.cutoff;
         ending.at > self.cutoff || is_same_blow
     }

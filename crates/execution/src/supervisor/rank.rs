@@ -1,5 +1,7 @@
 //! The supervisor's state of one rank.
 
+use std::time::Duration;
+
 use gangline_accounting::PhaseClock;
 use gangline_base::{Phase, Step, Timestamp};
 use rustix::process::Signal;
@@ -176,6 +178,11 @@ impl Rank {
     /// Returns when it will count as hanging if nothing more is observed.
     pub(super) fn hangs_at(&self) -> Option<Timestamp> {
         if self.is_judged() { self.progress.hangs_at() } else { None }
+    }
+
+    /// Returns how long it has shown no progress, and how long it may.
+    pub(super) fn silence(&self, now: Timestamp) -> Option<(Duration, Duration)> {
+        if self.is_judged() { self.progress.silence(now) } else { None }
     }
 
     /// Reports whether hangs are judged: not after the rank's last step.

@@ -34,6 +34,7 @@ impl Course {
             rendezvous: self.offer.clone(),
             notice: self.notice.clone(),
             findings: self.findings.clone(),
+            silence: self.silence(now),
             samples,
             samples_from,
         }

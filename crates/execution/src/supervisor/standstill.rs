@@ -10,13 +10,15 @@ use super::input::Action;
 use super::outcome::Stop;
 use super::rank::Rank;
 use super::stacks::Stacks;
-use crate::protocol::{Fault, FaultCause};
+use crate::protocol::{Fault, FaultCause, Silence};
 
 /// Maximum time to collect the ranks' stacks.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 /// Interval between two measurements of silent ranks' processor time.
 const MEASURE_EVERY: Duration = Duration::from_secs(3);
 
+/// Silence of a rank from which users are told.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
 /// Maximum time until the next input, at least a tick.
 pub(super) const AWAKE_EVERY: Duration = Duration::from_secs(1);
 /// A longer time between two inputs means that the supervisor itself was suspended.
@@ -84,7 +86,6 @@ impl Course {
         let Some((number, hang)) = self.stuck(now) else { return Vec::new() };
         // A rank with a halted process holds up the others, whatever they report.
         let number = stacks.iter().find(|stacks| stacks.is_halted).map_or(number, |stacks| stacks.rank);
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let cause = FaultCause::Hang { silent_ms: millis(now.since(hang.since)), limit_ms: millis(hang.limit) };
         self.node_fault = Some(Fault {
             rank: Some(number),
@@ -98,12 +99,27 @@ impl Course {
         self.merge_stop(now, Stop::after_hang(now))
     }
 
+    /// Returns the rank without progress that is nearest to being given up, if one has shown none for a while.
+    pub(super) fn silence(&self, now: Timestamp) -> Option<Silence> {
+        let silent = self.ranks.iter().filter(|_| self.stop.is_none()).filter_map(|rank| {
+            let (silent, limit) = rank.silence(now).filter(|(silent, _)| *silent >= TOLD_AFTER)?;
+            Some((rank.number, silent, limit))
+        });
+        let (rank, silent, limit) =
+            silent.min_by_key(|(rank, silent, limit)| (limit.saturating_sub(*silent), *rank))?;
+        Some(Silence { rank, silent_ms: millis(silent), limit_ms: millis(limit) })
+    }
+
     /// Returns, of the hung ranks, the one that is furthest behind, for the longest time.
     fn stuck(&self, now: Timestamp) -> Option<(u32, Hang)> {
         let stuck = self.ranks.iter().filter_map(|rank| Some((rank, rank.hang(now)?)));
         let order = |(rank, hang): &(&Rank, Hang)| (rank.clock.last_step(), hang.since, rank.number);
         stuck.min_by_key(order).map(|(rank, hang)| (rank.number, hang))
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Maximum number of lines of a fault.

@@ -34,7 +34,7 @@ fn job_of(queue: &str, devices: u32, pool: PoolName, hours: Option<u64>) -> Even
     let gang = GangShape { pool, ..fixture::gang(1, devices) };
     Event::JobSubmitted(Arc::new(JobSpec {
         queue: fixture::queue(queue),
-        checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(60) },
+        checkpoint: CheckpointPolicy { path: None, is_shared: false, grace: Duration::from_secs(60) },
         recovery: RecoveryPolicy {
             max_faults: 0,
             no_progress_limit: 1,

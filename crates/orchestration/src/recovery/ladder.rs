@@ -7,9 +7,9 @@
 //! 3. *Shrink*: an elastic gang continues on the available nodes.
 //! 4. *Requeue*: it waits for nodes, or for its pause to end.
 //! 5. *Stop*: its fault budget is spent ([`Fate::FaultsExhausted`], [`Fate::NoProgress`]), or it would fail
-//!    again in the same way ([`Fate::NotRetried`]): after a program error, or too little memory, it is
-//!    retried only if the attempt made progress, which means that it saved a new checkpoint (or, for a job
-//!    that reports none, ran for long).
+//!    again in the same way ([`Fate::NotRetried`]): after a program error, too little memory, or a command
+//!    that can't start, it is retried only if the attempt made progress, which means that it saved a new
+//!    checkpoint (or, for a job that reports none, ran for long).
 //!
 //! Unless there is no other room, the smaller expected loss decides whether to keep the nodes (estimated, in device-seconds of the gang):
 //!
@@ -107,9 +107,25 @@ fn odds(fault: RootFault) -> (u32, u32) {
     }
 }
 
+/// Faults in a row from the same checkpoint that end a job without a limit of its own, once it has saved one.
+const SAME_CHECKPOINT_LIMIT: u32 = 3;
+
 /// Reports whether a retry without progress would fail in the same way.
-fn repeats(category: FaultCategory) -> bool {
-    matches!(category, FaultCategory::UserCode | FaultCategory::CudaOom | FaultCategory::HostOom)
+fn repeats(RootFault { cause, category }: RootFault) -> bool {
+    // A shell's codes for a command that it can't execute, or can't find (POSIX.1-2024, 2.8.2).
+    let cannot_start = matches!(cause, FaultCause::Exit(126 | 127) | FaultCause::Setup(126 | 127));
+    cannot_start || matches!(category, FaultCategory::UserCode | FaultCategory::CudaOom | FaultCategory::HostOom)
+}
+
+/// Returns the most faults in a row without a newer checkpoint. The job file's default for a job without a checkpoint
+/// folder is one that is never reached, since such a job may report no checkpoint. If it does report one, going on
+/// from the same one again and again leads nowhere.
+fn no_progress_limit(job: &Job) -> u32 {
+    let recovery = job.spec.recovery;
+    let is_unlimited = job.spec.checkpoint.path.is_none() && recovery.no_progress_limit == recovery.max_faults + 1;
+    let limit =
+        if is_unlimited && job.checkpoint.is_some() { SAME_CHECKPOINT_LIMIT } else { recovery.no_progress_limit };
+    limit.max(1)
 }
 
 impl Engine {
@@ -221,7 +237,7 @@ impl Engine {
     /// Reports whether the next fault would end the job.
     fn is_last_life(job: &Job) -> bool {
         let policy = job.spec.recovery;
-        job.faults + 2 > policy.max_faults || faults_without_progress(job) + 1 >= policy.no_progress_limit.max(1)
+        job.faults + 2 > policy.max_faults || faults_without_progress(job) + 1 >= no_progress_limit(job)
     }
 
     /// Returns no pause after the first fault without progress, then 1, 2, 4, ... seconds.
@@ -240,9 +256,9 @@ fn fate_of(now: Timestamp, job: &Job, attempt: &Attempt, fault: RootFault) -> Op
     let in_a_row = faults_without_progress(job);
     if faults > job.spec.recovery.max_faults {
         Some(Fate::FaultsExhausted { cause, faults })
-    } else if in_a_row >= job.spec.recovery.no_progress_limit.max(1) {
+    } else if in_a_row >= no_progress_limit(job) {
         Some(Fate::NoProgress { cause, faults: in_a_row })
-    } else if repeats(category) && !got_further(now, job, attempt) {
+    } else if repeats(fault) && !got_further(now, job, attempt) {
         Some(Fate::NotRetried { cause, category })
     } else {
         None

@@ -159,6 +159,21 @@ fn what_would_fail_again_is_tried_again_only_after_progress() {
 }
 
 #[test]
+fn a_command_that_cannot_start_is_not_tried_again() {
+    for cause in [FaultCause::Exit(126), FaultCause::Exit(127), FaultCause::Setup(127)] {
+        let mut world = World::new(1);
+        let job = world.submit(1);
+        let category = FaultCategory::Unknown;
+        assert_eq!(fate(&world.fail(job, cause, category)), Some(Fate::NotRetried { cause, category }));
+    }
+    let mut world = World::new(1);
+    let job = world.submit(1);
+    world.commit(job, 10);
+    let failed = world.fail(job, FaultCause::Exit(127), FaultCategory::Unknown);
+    assert_eq!(rung(&failed), Some(Rung::InPlace), "something that it starts later is missing, say, on one node");
+}
+
+#[test]
 fn faults_in_a_row_let_go_of_the_nodes_while_they_pause_and_stop_in_the_end() {
     let mut world = World::new(1);
     let job = world.submit(1);

@@ -4,7 +4,7 @@
 mod curve;
 mod style;
 
-use gangline_api::{Health, Job, JobState, Node, Queue, Series};
+use gangline_api::{Health, Job, JobState, Node, Queue, Series, Usage};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 /// The data shown on the page.
@@ -38,8 +38,12 @@ fn frame(title: &str, refreshes: bool, body: &Markup) -> Markup {
     }
 }
 
-/// Renders the page for a visitor without a valid session.
-pub(crate) fn sign_in() -> Markup {
+/// Renders the page for a visitor without a valid session. The address is the one at which the visitor came.
+pub(crate) fn sign_in(address: Option<&str>) -> Markup {
+    let command = match address {
+        Some(address) => format!("gangline token link --url {address}"),
+        None => "gangline token link".to_owned(),
+    };
     frame(
         "Gangline",
         false,
@@ -47,7 +51,7 @@ pub(crate) fn sign_in() -> Markup {
             main class="narrow" {
                 h1 { "Gangline" }
                 p { "This page needs a link, which is good once and for some minutes. " code { "gangline up" } " prints one at its start; this prints another:" }
-                pre { "gangline token link" }
+                pre { (command) }
             }
         },
     )
@@ -171,14 +175,17 @@ fn job_card(job: &Job, curve: Option<&Series>) -> Markup {
                 dl {
                     dt { "Gang" } dd { (job.gang.nodes) " × " (job.gang.accelerator) ":" (job.gang.accelerators_per_node) }
                     dt { "Step" } dd { (progress(job)) }
-                    dt { "Loss" } dd { @match job.progress.loss { Some(loss) => { (format!("{loss:.4}")) }, None => "–" } }
+                    dt { "Loss" } dd { (job.progress.last_loss(4).unwrap_or_else(|| "–".to_owned())) }
                     @if let Some(rate) = job.progress.tokens_per_second.filter(|_| !job.state.is_final()) {
                         dt { "Tokens/s" } dd { (format!("{rate:.0}")) }
                     }
                     dt { "Attempts" } dd { (job.attempts.len()) @if job.faults > 0 { ", " (job.faults) " fault(s)" } }
                     dt { "Checkpoints" } dd { (job.checkpoints.count) ", " (gangline_base::Bytes(job.checkpoints.bytes)) }
                     @if job.usage.gpu_nanoseconds > 0 {
-                        dt { "Booked" } dd { (format!("{:.1}", job.usage.gpu_seconds)) " slot-s, " (job.usage.cost) }
+                        dt { "Booked" } dd { (spent(&job.usage)) }
+                    }
+                    @if let Some(accrued) = &job.accrued {
+                        dt { "Since then (estimated)" } dd { (spent(accrued)) }
                     }
                 }
                 @if let Some(series) = curve { (curve::loss(series)) }
@@ -188,6 +195,14 @@ fn job_card(job: &Job, curve: Option<&Series>) -> Markup {
             }
         }
     }
+}
+
+/// Formats slot-seconds, their cost and the goodput.
+fn spent(usage: &Usage) -> String {
+    let is_priced = usage.prices.iter().any(|price| price.nano_dollars_per_hour > 0);
+    let cost = if is_priced { usage.cost.as_str() } else { "not priced" };
+    let goodput = usage.goodput.map_or_else(|| "unknown".to_owned(), |share| format!("{:.1} %", share * 100.0));
+    format!("{:.1} slot-s, {cost}, goodput {goodput}", usage.gpu_seconds)
 }
 
 fn progress(job: &Job) -> String {

@@ -127,6 +127,30 @@ fn the_list_goes_on_where_a_page_ended() {
 }
 
 #[test]
+fn a_live_job_is_listed_whatever_has_ended_since() {
+    let plane = Plane::start();
+    let runs = plane.submit("runs", 2);
+    let mut ended: Vec<String> = (0..120).map(|number| plane.submit(&format!("ended-{number}"), 1)).collect();
+    for job in &ended {
+        plane.post(&format!("/jobs/{job}/cancel"), &json!({}));
+    }
+    let waits = plane.submit("waits", 1);
+    let list = |path: &str| -> (Vec<String>, Option<String>) {
+        let list: api::JobList = serde_json::from_value(plane.get(path).json()).expect("a list");
+        (list.jobs.into_iter().map(|job| job.id).collect(), list.next)
+    };
+    assert_eq!(list("/jobs?standing=live"), (vec![waits.clone(), runs.clone()], None));
+    assert_eq!(list("/jobs?standing=live&limit=1"), (vec![waits.clone()], Some(waits.clone())));
+    assert_eq!(list(&format!("/jobs?standing=live&limit=1&before={waits}")).0, [runs.as_str()]);
+    ended.reverse();
+    assert_eq!(list("/jobs?standing=ended&limit=500"), (ended, None));
+    assert_eq!(plane.get("/jobs?standing=none").status, 400);
+    let page = crate::page::page(&plane);
+    let at = |id: &str| page.find(&format!("id=\"{id}\"")).unwrap_or_else(|| panic!("{id} is not on the page"));
+    assert!(at(&runs) < at(&waits) && at(&waits) < at("job-121"), "what runs comes first, then what waits");
+}
+
+#[test]
 fn a_drained_node_takes_nothing_until_it_is_taken_back() {
     let plane = Plane::start();
     assert_eq!(plane.post("/nodes/n1/drain", &json!({})).json()["status"], "draining");

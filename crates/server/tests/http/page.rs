@@ -2,7 +2,7 @@
 
 use crate::plane::{Plane, sample};
 
-fn page(plane: &Plane) -> String {
+pub(crate) fn page(plane: &Plane) -> String {
     let cookie = plane.cookie();
     let answer = plane.send("GET", "/", &[("cookie", &cookie)], b"");
     assert_eq!(answer.status, 200, "{answer:?}");

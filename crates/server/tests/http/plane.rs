@@ -17,7 +17,7 @@ use gangline_execution::protocol::{
     Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport, Work,
 };
 use gangline_orchestration::{Limits, NodeCapacity};
-use gangline_server::{App, AtHand, Doors, Socket, Visits, serve};
+use gangline_server::{App, AtHand, Configured, Doors, ReadConfiguration, Socket, Visits, serve};
 use gangline_specs::config::NodeConfig;
 use gangline_store::db;
 use gangline_telemetry::series;
@@ -54,6 +54,9 @@ pub(crate) fn now() -> Timestamp {
     Timestamp::from_unix_nanos(u64::try_from(since.as_nanos()).expect("it is before 2554"))
 }
 
+/// What runs: the service, the series store, and the server with what stops it.
+type Parts = (Service, Option<series::Service>, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>);
+
 /// See the module.
 pub(crate) struct Plane {
     pub(crate) folder: TempDir,
@@ -63,7 +66,7 @@ pub(crate) struct Plane {
     launches: Mutex<Receiver<SupervisorSpec>>,
     /// Of what was launched last.
     epoch: Mutex<Epoch>,
-    running: Option<(Service, Option<series::Service>, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
+    running: Option<Parts>,
 }
 
 /// An answer.
@@ -193,6 +196,10 @@ impl Plane {
             series: series
                 .as_ref()
                 .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),
+            read_configuration: ReadConfiguration(Arc::new(|| {
+                let sharing = gangline_orchestration::Configuration::default();
+                Ok(Configured { sharing, needs_restart: vec!["listen".to_owned()] })
+            })),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -373,6 +380,7 @@ pub(crate) fn running(spec: &SupervisorSpec) -> Report {
         rendezvous: None,
         notice: None,
         findings: Vec::new(),
+        silence: None,
         samples: Vec::new(),
         samples_from: 0,
     }
@@ -387,5 +395,5 @@ pub(crate) fn succeeded(spec: &SupervisorSpec) -> Report {
 /// A point of a curve that falls from 5.
 pub(crate) fn sample(step: u64) -> Sample {
     let loss = 5.0 - f64::from(u32::try_from(step).expect("few")) / 1_000.0;
-    Sample { at: now().unix_nanos(), step, loss: Some(loss), tokens: step * 10, metric: None }
+    Sample { at: now().unix_nanos(), step, loss: Some(loss), tokens: step * 10, metric: None, is_diverged: false }
 }

@@ -77,7 +77,7 @@ pub(super) fn read(
         gang: gang?,
         elastic: width?.elastic,
         program: program?,
-        checkpoint: checkpoint?,
+        checkpoint: apart(checkpoint?, sweep.as_ref().is_some_and(Option::is_some)),
         recovery: recovery?,
         time_limit: time_limit?,
         budget: budget?,
@@ -221,7 +221,7 @@ pub(super) fn within_argument<'t>(name: &str, text: &'t str) -> Result<&'t str, 
 
 fn checkpoint(top: &Section<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<CheckpointPolicy> {
     let Some(field) = top.get("checkpoint") else {
-        return Some(CheckpointPolicy { path: None, grace: GRACE_DEFAULT });
+        return Some(CheckpointPolicy { path: None, is_shared: false, grace: GRACE_DEFAULT });
     };
     let section = field.section(problems, "checkpoint")?;
     let path = section.get_or("path", None, |field| {
@@ -237,7 +237,17 @@ fn checkpoint(top: &Section<'_>, context: &Context<'_>, problems: &mut Problems)
         })
     });
     let grace = section.get_or("grace", GRACE_DEFAULT, |field| field.duration(problems, GRACE_MAX));
-    Some(CheckpointPolicy { path: path?, grace: grace? })
+    let is_shared = section.get_or("share", false, |field| field.parsed(problems, yes_or_no));
+    Some(CheckpointPolicy { path: path?, is_shared: is_shared?, grace: grace? })
+}
+
+/// Gives each job of a sweep a folder of its own below the one that the file names, unless the file says where the id
+/// goes, or that the jobs share the folder.
+fn apart(checkpoint: CheckpointPolicy, is_sweep: bool) -> CheckpointPolicy {
+    let is_together = |path: &String| !is_sweep || checkpoint.is_shared || path.contains(CheckpointPolicy::JOB);
+    let own = |path: String| Path::new(&path).join(CheckpointPolicy::JOB).to_str().map_or(path.clone(), str::to_owned);
+    let path = checkpoint.path.map(|path| if is_together(&path) { path } else { own(path) });
+    CheckpointPolicy { path, ..checkpoint }
 }
 
 /// Reads the recovery rules. `has_path` says whether the job names a checkpoint folder.

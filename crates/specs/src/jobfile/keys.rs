@@ -32,7 +32,7 @@ const LEVELS: [(&str, &[&str]); 11] = [
     ("resources", &["accelerators", "cpus", "memory", "pool"]),
     ("topology", &["require", "prefer", "segment"]),
     ("topology.segment", &["nodes", "level"]),
-    ("checkpoint", &["path", "grace"]),
+    ("checkpoint", &["path", "grace", "share"]),
     ("recovery", &["max_faults", "no_progress_limit", "hang_timeout", "evict_stragglers"]),
     ("retention", &["logs", "samples", "record", "checkpoints"]),
     ("budget", &["usd"]),
@@ -157,6 +157,6 @@ mod tests {
         check("", "gpus", "did you mean \"resources.accelerators\"?");
         check("", "memory", "did you mean \"resources.memory\"?");
         check("resources", "accelerator", "did you mean \"resources.accelerators\"?");
-        check("checkpoint", "zzz", "known keys: path, grace");
+        check("checkpoint", "zzz", "known keys: path, grace, share");
     }
 }

@@ -37,6 +37,8 @@ pub struct SpecV1 {
     setup: Option<String>,
     run: String,
     checkpoint_path: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    checkpoint_is_shared: bool,
     grace_ms: u64,
     max_faults: u32,
     no_progress_limit: u32,
@@ -186,6 +188,7 @@ impl From<&JobSpec> for SpecV1 {
             setup: program.setup.clone(),
             run: program.run.clone(),
             checkpoint_path: spec.checkpoint.path.clone(),
+            checkpoint_is_shared: spec.checkpoint.is_shared,
             grace_ms: millis(spec.checkpoint.grace),
             max_faults: spec.recovery.max_faults,
             no_progress_limit: spec.recovery.no_progress_limit,
@@ -231,7 +234,11 @@ impl TryFrom<SpecV1> for JobSpec {
             },
             elastic: spec.elastic.map(elastic).transpose()?,
             program: Program { workdir: spec.workdir, envs: spec.envs, setup: spec.setup, run: spec.run },
-            checkpoint: CheckpointPolicy { path: spec.checkpoint_path, grace: Duration::from_millis(spec.grace_ms) },
+            checkpoint: CheckpointPolicy {
+                path: spec.checkpoint_path,
+                is_shared: spec.checkpoint_is_shared,
+                grace: Duration::from_millis(spec.grace_ms),
+            },
             recovery: RecoveryPolicy {
                 max_faults: spec.max_faults,
                 no_progress_limit: spec.no_progress_limit,

@@ -17,6 +17,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0007_more_row_sums.sql"),
     include_str!("migrations/0008_removed.sql"),
     include_str!("migrations/0009_curves.sql"),
+    include_str!("migrations/0010_unreported.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";

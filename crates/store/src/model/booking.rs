@@ -6,6 +6,16 @@ use gangline_base::{AttemptNumber, Buckets, JobId, Money, NodeName, Timestamp};
 
 use super::record::AttemptRecord;
 
+/// Returns what a live attempt would be booked as if it had ended at the last report of its supervisors; nothing before
+/// the first report, or once it has ended.
+pub fn accrued(job: JobId, attempt: &AttemptRecord) -> Vec<LedgerEntry> {
+    let last = attempt.shares.iter().filter_map(|share| share.report.as_ref()).map(|report| report.sent_at).max();
+    match last.filter(|_| attempt.ended_at.is_none()) {
+        Some(at) => book_attempt(job, attempt, Timestamp::from_unix_nanos(at)),
+        None => Vec::new(),
+    }
+}
+
 /// Returns the ledger entries of an attempt that has just ended, one for each node.
 pub(super) fn book_attempt(job: JobId, attempt: &AttemptRecord, to: Timestamp) -> Vec<LedgerEntry> {
     let book_share = |share: &super::ShareRecord| {

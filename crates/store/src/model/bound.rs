@@ -48,6 +48,7 @@ pub fn bound(report: &mut Report) {
         findings,
         samples,
         samples_from: _,
+        silence: _,
     } = report;
     shorten(node);
     bound_state(state);

@@ -35,7 +35,7 @@ impl JobRecord {
     /// Returns the result of the attempt that a decision is about to end.
     pub fn closing(&self, decision: &Decision) -> Option<ClosedAttempt> {
         let attempt = self.ending(decision)?;
-        let ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second: _ } = self.progress;
+        let ProgressRecord { step, total_steps, first_loss, loss, tokens, .. } = self.progress;
         let CheckpointsRecord { count, bytes, last_step } = self.checkpoints;
         Some(ClosedAttempt {
             job: self.id,
@@ -67,9 +67,8 @@ impl JobRecord {
         }
         attempt.fault = fault.or(attempt.fault.take());
         let ClosedProgress { steps, high_water_step, losses, tokens, checkpoints, spent } = progress;
-        let tokens_per_second = None;
         let ((step, total_steps), (first_loss, loss)) = (steps, losses);
-        self.progress = ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second };
+        self.progress = ProgressRecord { step, total_steps, first_loss, loss, tokens, ..ProgressRecord::default() };
         self.high_water_step = high_water_step;
         let (count, bytes, last_step) = checkpoints;
         self.checkpoints = CheckpointsRecord { count, bytes, last_step };
@@ -135,6 +134,7 @@ fn opened_report((job, attempt): (JobId, AttemptNumber), node: &str, closed: Clo
         rendezvous: None,
         notice: None,
         findings: Vec::new(),
+        silence: None,
         samples: Vec::new(),
         samples_from: 0,
     }

@@ -9,7 +9,11 @@ use crate::db::{check_row, damaged, row_sum};
 
 /// The columns in the table's order; the buckets come last, in the order of [`Bucket::ALL`].
 const COLUMNS: &str = "job, attempt, node, queue, devices, from_unix_nanos, to_unix_nanos, price_nano_dollars_per_hour,
-     cost_nano_dollars, compute, data_stall, checkpoint_stall, communication, straggler_wait, restart, lost_work, idle";
+     cost_nano_dollars, compute, data_stall, checkpoint_stall, communication, straggler_wait, restart, lost_work, idle,
+     unreported";
+
+/// Number of buckets in the table's first version.
+const BUCKETS_AT_FIRST: usize = 8;
 
 /// A row of the ledger, as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,9 +70,12 @@ impl LedgerRow {
         (self.numbers[1], &self.node)
     }
 
-    /// Returns the bytes of all numbers.
+    /// Returns the bytes of all numbers. Zero buckets that rows of earlier releases didn't have add nothing, so that
+    /// checksums of those rows stay right.
     fn bytes(&self) -> Vec<u8> {
-        self.numbers.iter().chain(&self.buckets).flat_map(|number| number.to_le_bytes()).collect()
+        let (first, later) = self.buckets.split_at(BUCKETS_AT_FIRST);
+        let later = later.iter().filter(|nanos| **nanos != 0);
+        self.numbers.iter().chain(first).chain(later).flat_map(|number| number.to_le_bytes()).collect()
     }
 
     /// Reads [`COLUMNS`].
@@ -88,7 +95,7 @@ impl LedgerRow {
     fn read_checked(row: &Row<'_>, job: JobId) -> rusqlite::Result<LedgerRow> {
         let what = || format!("what the ledger has of {job}");
         let read = LedgerRow::read(row).map_err(|_| damaged(what()))?;
-        check_row(row.get_ref(17)?, &[&read.bytes(), read.node.as_bytes(), read.queue.as_bytes()], what)?;
+        check_row(row.get_ref(18)?, &[&read.bytes(), read.node.as_bytes(), read.queue.as_bytes()], what)?;
         Ok(read)
     }
 
@@ -96,12 +103,13 @@ impl LedgerRow {
     pub(crate) fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         let sum = row_sum(&[&self.bytes(), self.node.as_bytes(), self.queue.as_bytes()]);
         let [job, attempt, devices, from, to, price, cost] = self.numbers;
-        let [b0, b1, b2, b3, b4, b5, b6, b7] = self.buckets;
+        let [b0, b1, b2, b3, b4, b5, b6, b7, b8] = self.buckets;
         let sql = format!(
-            "INSERT INTO ledger ({COLUMNS}, sum) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)"
+            "INSERT INTO ledger ({COLUMNS}, sum) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19)"
         );
         transaction.prepare_cached(&sql)?.execute(params![
-            job, attempt, self.node, self.queue, devices, from, to, price, cost, b0, b1, b2, b3, b4, b5, b6, b7, sum
+            job, attempt, self.node, self.queue, devices, from, to, price, cost, b0, b1, b2, b3, b4, b5, b6, b7, b8,
+            sum
         ])?;
         Ok(())
     }

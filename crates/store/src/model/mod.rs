@@ -29,6 +29,7 @@ mod sweep;
 
 pub use answers::{ANSWERS_MAX, KeptAnswer, Refused, RequestKey};
 pub use audit::Slice;
+pub use booking::accrued;
 use booking::book_attempt;
 pub use bound::{bound, cut};
 pub use curve::PackedBlocks;
@@ -41,7 +42,7 @@ pub use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub use retention::{Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX};
 pub(crate) use retention::{is_removed, next_job};
 pub use series::SeriesPoint;
-pub use store::{JOBS_PER_PAGE_MAX, Listing, Repair};
+pub use store::{JOBS_PER_PAGE_MAX, Listing, Repair, Standing};
 pub(crate) use store::{known_jobs, last_job, read_job, read_stored, read_sweep, write_job, write_sweep};
 pub use straggler::StragglerRecord;
 pub use sweep::{BudgetRecord, EarlyStopRecord, MetricRecord, SweepRecord};

@@ -65,6 +65,9 @@ pub struct ProgressRecord {
     pub tokens: u64,
     /// The rate over the last samples.
     pub tokens_per_second: Option<f64>,
+    /// The step since which the current attempt's loss has been NaN or infinite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_finite_since: Option<u64>,
 }
 
 /// A job's saved checkpoints, over all its attempts.

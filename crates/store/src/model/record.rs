@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::attempts::excess_attempts;
 use super::last_words::LastWords;
 use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
+use super::resume::submission;
 use super::retention::RemovedRecord;
 use super::straggler::StragglerRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
@@ -86,8 +87,7 @@ pub struct JobRecord {
     /// The place in a sweep, if the job belongs to one.
     #[serde(default)]
     pub sweep: Option<PointRecord>,
-    /// What it was submitted with beside the above, so that it can be resumed. None for a sweep's jobs, whose sweep
-    /// has it, and for jobs submitted to earlier releases.
+    /// The rest of its specification, to resume it; none for a sweep's jobs, and in records of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<Box<SpecV1>>,
     /// Data of the job that no retention policy removes.
@@ -327,6 +327,8 @@ impl JobRecord {
         }
         self.checkpoints_before = self.checkpoints;
         self.progress.tokens_per_second = None;
+        // The fault of the attempt has it from here on.
+        self.progress.not_finite_since = None;
         self.note(now, text);
     }
 
@@ -451,13 +453,6 @@ impl JobRecord {
         let before = &mut self.checkpoints_before;
         before.count = saved().fold(before.count, |count, (saved, _)| count.saturating_sub(saved));
         before.bytes = saved().fold(before.bytes, |bytes, (_, saved)| bytes.saturating_sub(saved));
-    }
-}
-
-fn submission(spec: &JobSpec) -> String {
-    match spec.origin {
-        Some(origin) => format!("submitted by {} to resume {origin}", spec.submitter),
-        None => format!("submitted by {}", spec.submitter),
     }
 }
 

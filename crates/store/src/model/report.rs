@@ -64,6 +64,14 @@ impl JobRecord {
             let first = new.iter().find_map(|row| row.sample.loss);
             self.progress.first_loss = self.progress.first_loss.or(first);
         }
+        for row in new.iter().filter(|_| node_rank == 0) {
+            let since = &mut self.progress.not_finite_since;
+            *since = match (row.sample.is_diverged, row.sample.loss) {
+                (true, _) => Some(since.unwrap_or(row.sample.step)),
+                (false, Some(_)) => None,
+                (false, None) => *since,
+            };
+        }
         if node_rank == 0
             && let Some(loss) = new.iter().rev().find_map(|row| row.sample.loss)
         {

@@ -5,6 +5,14 @@ use gangline_base::{JobSpec, Priority, QueueName, Submitter};
 use super::record::JobRecord;
 use crate::codec::Error;
 
+/// Returns the first line of a job's history.
+pub(super) fn submission(spec: &JobSpec) -> String {
+    match spec.origin {
+        Some(origin) => format!("submitted by {} to resume {origin}", spec.submitter),
+        None => format!("submitted by {}", spec.submitter),
+    }
+}
+
 impl JobRecord {
     /// Returns the specification with which the job was submitted, with the changes that were made to it since; none
     /// for a job submitted to an earlier release, which did not keep it. For a job of a sweep, the values of its point

@@ -288,6 +288,17 @@ pub(crate) fn read_sweep_jobs(
     Ok((found, lost))
 }
 
+/// Which jobs a listing has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// All.
+    Any,
+    /// Jobs that wait or hold devices.
+    Live,
+    /// Jobs that have ended.
+    Ended,
+}
+
 /// A part of the list of jobs.
 #[derive(Debug, Default)]
 pub struct Listing {
@@ -297,14 +308,26 @@ pub struct Listing {
     pub damaged: Vec<JobId>,
     /// The last job that was examined.
     pub last: Option<JobId>,
+    /// Whether there may be more jobs beyond it.
+    pub has_more: bool,
 }
 
 /// Returns the jobs before `before`, newest first; a damaged row hides no other. A malformed page fails the
 /// query: see [`read_jobs_singly`].
-pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, count: u32) -> rusqlite::Result<Listing> {
+pub(crate) fn read_jobs(
+    transaction: &Transaction<'_>,
+    standing: Standing,
+    before: Option<JobId>,
+    count: u32,
+) -> rusqlite::Result<Listing> {
     let before = before.map_or(i64::MAX, |job| to_sql(job.0));
     let count = count.min(JOBS_PER_PAGE_MAX);
-    let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job < ?1 ORDER BY job DESC LIMIT ?2");
+    let condition = match standing {
+        Standing::Any => "",
+        Standing::Live => "is_live = 1 AND",
+        Standing::Ended => "is_live = 0 AND",
+    };
+    let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE {condition} job < ?1 ORDER BY job DESC LIMIT ?2");
     let mut statement = transaction.prepare_cached(&sql)?;
     let (mut records, mut listing) = (Records::default(), Listing::default());
     let mut rows = statement.query(params![before, count])?;
@@ -318,21 +341,45 @@ pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, co
             None => listing.damaged.push(id),
         }
     }
+    listing.has_more = u32::try_from(listing.jobs.len() + listing.damaged.len()).is_ok_and(|read| read >= count);
     Ok(listing)
 }
 
 /// Returns the same with a seek for each id, so that a malformed page hides only its own rows, which are
 /// reported as damaged.
-pub(crate) fn read_jobs_singly(transaction: &Transaction<'_>, before: JobId, count: u32) -> rusqlite::Result<Listing> {
+pub(crate) fn read_jobs_singly(
+    transaction: &Transaction<'_>,
+    standing: Standing,
+    before: JobId,
+    count: u32,
+) -> rusqlite::Result<Listing> {
+    let ids = (1..before.0).rev().take(IDS_TRIED_MAX).map(JobId);
+    let mut listing = read_these_jobs(transaction, standing, ids, count)?;
+    listing.has_more = listing.last.is_some_and(|last| last.0 > 1);
+    Ok(listing)
+}
+
+/// Returns these jobs in this order, `count` at most; jobs without a record are left out.
+pub(crate) fn read_these_jobs(
+    transaction: &Transaction<'_>,
+    standing: Standing,
+    ids: impl Iterator<Item = JobId>,
+    count: u32,
+) -> rusqlite::Result<Listing> {
     let count = usize::try_from(count.min(JOBS_PER_PAGE_MAX)).unwrap_or(usize::MAX);
+    let is_wanted = |(record, _): &(JobRecord, Vec<Booked>)| match standing {
+        Standing::Any => true,
+        Standing::Live => !record.state.is_final(),
+        Standing::Ended => record.state.is_final(),
+    };
     let mut listing = Listing::default();
-    for id in (1..before.0).rev().take(IDS_TRIED_MAX).map(JobId) {
+    for id in ids {
         if listing.jobs.len() + listing.damaged.len() >= count {
             break;
         }
         listing.last = Some(id);
         match read_job(transaction, id) {
-            Ok(found) => listing.jobs.extend(found),
+            Ok(found) => listing.jobs.extend(found.filter(is_wanted)),
             Err(error) if is_malformed(&error) || damaged_row(&error).is_some() => {
                 warn!(%error, "{id} can't be read");
                 listing.damaged.push(id);

@@ -11,7 +11,7 @@ use gangline_execution::protocol::Sample;
 use super::{Batch, Changes, Journal, Queries, Series};
 use crate::codec::tests::examples::Examples;
 use crate::db::{Entry, Error, Limits, Record, Sequence};
-use crate::model::{JobRecord, KeptAnswer, RequestKey, SampleRow};
+use crate::model::{JobRecord, KeptAnswer, RequestKey, SampleRow, Standing};
 
 /// A store under test. Each value is a store of its own, empty at first; it lives on between openings.
 pub(crate) trait Subject {
@@ -80,7 +80,7 @@ fn an_empty_store_answers<S: Subject>(store: &S) {
     let Opened { journal, reader, snapshot, records } = open(store);
     assert_eq!((journal.last(), journal.poison(), snapshot, records), (Sequence::ZERO, None, None, vec![]));
     assert_eq!(reader.job(JobId(1)).expect("readable"), None);
-    assert_eq!(reader.jobs(None, 10).expect("readable").jobs, []);
+    assert_eq!(reader.jobs(Standing::Any, None, 10).expect("readable").jobs, []);
     assert_eq!(reader.live_jobs(&BTreeSet::from([JobId(1)])).expect("readable"), []);
     assert_eq!(reader.last_job().expect("readable"), None);
     assert_eq!(reader.next_job(JobId(0)).expect("readable"), None);
@@ -107,11 +107,15 @@ fn batches_come_back_in_order<S: Subject>(store: &S) {
     assert_eq!(texts(&reader.records(Sequence(1), 1).expect("readable")), expected[1..2]);
     let (record, booked) = reader.job(JobId(2)).expect("readable").expect("it is stored");
     assert_eq!((record, booked), (job(2), vec![]));
-    let listing = reader.jobs(None, 1).expect("readable");
+    let listing = reader.jobs(Standing::Any, None, 1).expect("readable");
     assert_eq!((listing.jobs, listing.damaged, listing.last), (vec![(job(2), vec![])], vec![], Some(JobId(2))));
-    let older = reader.jobs(Some(JobId(2)), 10).expect("readable");
+    let older = reader.jobs(Standing::Any, Some(JobId(2)), 10).expect("readable");
     assert_eq!(older.jobs, [(job(1), vec![])]);
-    assert_eq!(reader.jobs_singly(JobId(3), 10).expect("readable").jobs.len(), 2);
+    assert_eq!(reader.jobs_singly(Standing::Any, JobId(3), 10).expect("readable").jobs.len(), 2);
+    let live = reader.jobs(Standing::Live, None, 10).expect("readable").jobs.len();
+    let ended = reader.jobs(Standing::Ended, None, 10).expect("readable").jobs.len();
+    let these = reader.these_jobs(Standing::Live, &[JobId(1), JobId(9)], 10).expect("readable").jobs;
+    assert_eq!((live, ended, these), (2, 0, vec![(job(1), vec![])]), "both wait");
     assert_eq!(reader.last_job().expect("readable"), Some(JobId(2)));
     assert_eq!(reader.next_job(JobId(1)).expect("readable"), Some(JobId(2)));
 }
@@ -167,7 +171,7 @@ fn readers_see_whole_batches_only<S: Subject>(store: &S) {
             let mut seen = BTreeSet::new();
             while !is_done.load(Ordering::Acquire) {
                 let records = reader.records(Sequence::ZERO, 1_000).expect("reads go on").len();
-                let jobs = reader.jobs(None, 500).expect("reads go on").jobs.len();
+                let jobs = reader.jobs(Standing::Any, None, 500).expect("reads go on").jobs.len();
                 assert_eq!((records % 2, jobs % 2), (0, 0), "a part of a batch was seen");
                 seen.insert(records);
             }
@@ -215,7 +219,14 @@ fn a_point_is_stored_once<S: Subject>(store: &S) {
         attempt: 1,
         node_rank: 0,
         number,
-        sample: Sample { at: NOW.unix_nanos(), step: number + 1, loss: Some(loss), tokens: 8 * number, metric: None },
+        sample: Sample {
+            at: NOW.unix_nanos(),
+            step: number + 1,
+            loss: Some(loss),
+            is_diverged: false,
+            tokens: 8 * number,
+            metric: None,
+        },
     };
     let record = job(1);
     for samples in [vec![point(0, 3.0), point(1, 2.0)], vec![point(1, 9.0), point(2, 1.0)]] {

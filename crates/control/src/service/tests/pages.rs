@@ -15,7 +15,7 @@ use super::super::StartError;
 use super::{Supervisor, World, spec};
 use gangline_store::db;
 use gangline_store::history;
-use gangline_store::model::{Booked, Listing};
+use gangline_store::model::{Booked, Listing, Standing};
 use gangline_store::ports::Queries as _;
 use gangline_store::rebuild::rebuild;
 
@@ -46,8 +46,8 @@ type Shown = BTreeMap<JobId, (api::Job, Vec<Booked>)>;
 fn listing(world: &mut World) -> Result<Listing, db::Error> {
     let reader = world.actor().journal.reader();
     let last = JobId(world.health().last_job + 1);
-    match reader.jobs(None, 500) {
-        Err(db::Error::Damaged { .. }) => reader.jobs_singly(last, 500),
+    match reader.jobs(Standing::Any, None, 500) {
+        Err(db::Error::Damaged { .. }) => reader.jobs_singly(Standing::Any, last, 500),
         found => found,
     }
 }

@@ -39,7 +39,7 @@ fn rows(world: &World) -> (Vec<String>, Vec<String>) {
     let ledger = "SELECT job || ' ' || attempt || ' ' || node || ' ' || queue || ' ' || devices || ' ' || from_unix_nanos
         || ' ' || to_unix_nanos || ' ' || price_nano_dollars_per_hour || ' ' || cost_nano_dollars || ' ' || compute || ' '
         || data_stall || ' ' || checkpoint_stall || ' ' || communication || ' ' || straggler_wait || ' ' || restart || ' '
-        || lost_work || ' ' || idle || hex(sum) FROM ledger ORDER BY job, attempt, node";
+        || lost_work || ' ' || idle || ' ' || unreported || hex(sum) FROM ledger ORDER BY job, attempt, node";
     let jobs = "SELECT job || ' ' || is_live || hex(doc) FROM jobs ORDER BY job";
     (read(ledger), read(jobs))
 }

@@ -369,7 +369,8 @@ pub(super) fn store_curve(world: &mut World, job: JobId, points: u64) {
     let row = |node_rank, number: u64| {
         let small = f64::from(u32::try_from(number).expect("few"));
         let loss = if number == points / 3 { 50.0 } else { 5.0 - small / 1e5 };
-        let sample = Sample { at: number, step: number, loss: Some(loss), tokens: number, metric: None };
+        let sample =
+            Sample { at: number, step: number, loss: Some(loss), tokens: number, metric: None, is_diverged: false };
         SampleRow { job: job.0, attempt: 1, node_rank, number, sample }
     };
     let rows = (0..points).flat_map(|number| [row(0, number), row(1, number)]);

@@ -9,12 +9,12 @@ use rusqlite::Connection;
 
 use super::{Supervisor, World, spec};
 use gangline_store::db;
-use gangline_store::model::Listing;
+use gangline_store::model::{Listing, Standing};
 use gangline_store::ports::{Queries as _, Series as _};
 
 fn listing(world: &mut World) -> Listing {
     let reader = world.actor().journal.reader();
-    reader.jobs(None, 100).expect("one bad row hides no other")
+    reader.jobs(Standing::Any, None, 100).expect("one bad row hides no other")
 }
 
 /// Returns a world with two ended jobs and one that waits.
@@ -140,6 +140,7 @@ fn every_changed_column_of_the_ledger_is_told() {
         "restart",
         "lost_work",
         "idle",
+        "unreported",
     ];
     for column in columns {
         let mut world = world();

@@ -60,6 +60,7 @@ impl Supervisor {
             rendezvous: None,
             notice: None,
             findings: Vec::new(),
+            silence: None,
             samples: Vec::new(),
             samples_from: 0,
         };
@@ -88,6 +89,7 @@ impl Supervisor {
             loss: Some(loss),
             tokens: step * 10,
             metric: None,
+            is_diverged: false,
         });
         self
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gangline_api::{self as api, JobState};
 use gangline_base::{Dependency, EndCondition, JobId, JobSpec, Priority, QueueName, Submitter};
 use gangline_execution::protocol::Outcome;
-use gangline_orchestration::{Fate, JobChange, Refusal};
+use gangline_orchestration::{Configuration, Fate, JobChange, QueueOrder, QueueSpec, Refusal};
 
 use super::super::Error;
 use super::super::handle::Request;
@@ -110,6 +110,37 @@ fn dependencies_on_ended_jobs_are_settled_at_once() {
     assert_eq!(submit(&mut world, after(9, EndCondition::Any)), Err(Error::NoJob(JobId(9))));
     let dry = world.ask(|reply| Request::DryRun { spec: Box::new(after(2, EndCondition::Any)), reply });
     assert!(matches!(dry, Ok(api::DryRun::WouldWait { .. })), "{dry:?}");
+}
+
+#[test]
+fn the_configuration_is_replaced_while_jobs_wait_and_survives_a_restart() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("a", 1, 1));
+    world.submit(spec("b", 1, 1));
+    let ordered = Configuration { order: QueueOrder::ShortestExpected, ..world.sharing.clone() };
+    let configure = |world: &mut World, sharing: &Configuration| {
+        let sharing = Box::new(sharing.clone());
+        world.ask(|reply| Request::Configure { sharing, reply })
+    };
+    assert_eq!(configure(&mut world, &ordered), Ok(vec!["order".to_owned()]));
+    let entries = world.health().journal_entries;
+    assert_eq!(configure(&mut world, &ordered), Ok(Vec::new()));
+    assert_eq!(world.health().journal_entries, entries, "nothing changed, so nothing is journaled");
+    let looped = QueueSpec {
+        name: QueueName::new("a").expect("a name"),
+        parent: QueueName::new("a").ok(),
+        weight: std::num::NonZeroU32::MIN,
+        quota: Default::default(),
+        borrowing_limit: Default::default(),
+    };
+    let invalid = Configuration { queues: vec![looped], ..ordered.clone() };
+    let refused = configure(&mut world, &invalid);
+    assert!(matches!(refused, Err(Error::Refused(Refusal::Configuration(_)))), "{refused:?}");
+    assert_eq!(*world.actor().engine.configuration(), ordered, "it goes on under the rules before");
+    world.sharing = ordered.clone();
+    world.crash_and_restart();
+    assert_eq!(*world.actor().engine.configuration(), ordered);
+    assert_eq!(world.health().journal_entries, entries + 1, "only the start's own entry is added");
 }
 
 /// Proves A-14 for resumptions: the work goes on under a new id and from the same checkpoints, and the ended job

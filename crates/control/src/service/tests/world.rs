@@ -131,7 +131,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
             setup: None,
             run: "train".to_owned(),
         },
-        checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(7) },
+        checkpoint: CheckpointPolicy { path: None, is_shared: false, grace: Duration::from_secs(7) },
         recovery: RecoveryPolicy {
             max_faults: 10,
             no_progress_limit: 10,

@@ -173,6 +173,17 @@ fn the_examples_are_right() {
 }
 
 #[test]
+fn each_job_of_a_sweep_saves_into_a_folder_of_its_own() {
+    let saves = |checkpoint: &str| {
+        let policy = sweep(&format!("run: x\ncheckpoint: {checkpoint}\nsweep: {{LR: [1, 2]}}")).job.checkpoint.clone();
+        (policy.path.expect("a path"), policy.is_shared)
+    };
+    assert_eq!(saves("{path: /ckpt/sft}"), ("/ckpt/sft/{job}".to_owned(), false));
+    assert_eq!(saves("{path: \"/ckpt/{job}/x\"}"), ("/ckpt/{job}/x".to_owned(), false));
+    assert_eq!(saves("{path: /ckpt/sft, share: true}"), ("/ckpt/sft".to_owned(), true));
+}
+
+#[test]
 fn a_sweep_is_a_grid_with_or_without_rules() {
     let short = sweep("run: x\nname: sft\nenvs: {LR: 1e-3, KEEP: me}\nsweep: {LR: [1e-4, 3e-4], BATCH: [8]}");
     assert_eq!(short.rules, SweepRules::default());

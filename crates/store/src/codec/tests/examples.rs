@@ -233,7 +233,11 @@ impl Examples {
             },
             elastic: self.elastic(nodes),
             program: Program { workdir: self.text(), envs, setup: self.maybe(Self::text), run: self.text() },
-            checkpoint: CheckpointPolicy { path: self.maybe(Self::text), grace: self.duration() },
+            checkpoint: CheckpointPolicy {
+                path: self.maybe(Self::text),
+                is_shared: self.has_network && self.below(2) == 0,
+                grace: self.duration(),
+            },
             recovery: RecoveryPolicy {
                 max_faults: self.number(),
                 no_progress_limit: self.number(),

@@ -1,0 +1,45 @@
+//! The configuration file is read again at a user's request.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use gangline_api as api;
+use gangline_orchestration::Configuration;
+
+use super::error::ApiError;
+use super::{App, ErrorBody};
+
+/// What a configuration file says now.
+#[derive(Clone, Debug)]
+pub struct Configured {
+    /// The rules by which the cluster is shared, which may change while the control plane runs.
+    pub sharing: Configuration,
+    /// The other parts that differ from those with which the control plane was started.
+    pub needs_restart: Vec<String>,
+}
+
+/// Reads the configuration file; cheap to clone. It may block.
+#[derive(Clone)]
+pub struct ReadConfiguration(pub Arc<dyn Fn() -> Result<Configured, api::ErrorDetail> + Send + Sync>);
+
+impl fmt::Debug for ReadConfiguration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReadConfiguration")
+    }
+}
+
+/// Reads the configuration file again, and puts in force what can change while the control plane runs. If the file has a
+/// mistake nothing changes.
+#[utoipa::path(post, path = "/api/v1/reload", tag = "control plane", responses((status = 200, body = api::Reloaded),
+    (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(super) async fn reload(State(app): State<Arc<App>>) -> Result<Json<api::Reloaded>, ApiError> {
+    let read = app.read_configuration.clone();
+    let read = tokio::task::spawn_blocking(move || read.0()).await;
+    let read = read.map_err(|_| ApiError::internal("reading the configuration panicked"))?;
+    let Configured { sharing, needs_restart } = read
+        .map_err(|detail| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, &detail.code, detail.message, detail.hint))?;
+    Ok(Json(api::Reloaded { changed: app.handle.configure(sharing).await?, needs_restart }))
+}
