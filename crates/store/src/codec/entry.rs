@@ -26,7 +26,7 @@ use super::{Error, VERSION, VERSION_SHARED, decode, encode};
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum EntryV1 {
+pub(super) enum EntryV1 {
     NodeJoined(NodeV1),
     NodeLost {
         node: NodeId,
@@ -221,7 +221,7 @@ pub(super) enum StopV1 {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum RequeueV1 {
+pub(super) enum RequeueV1 {
     Fault {
         cause: CauseV1,
         #[serde(default)]
@@ -251,7 +251,7 @@ enum RequeueV1 {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum FateV1 {
+pub(super) enum FateV1 {
     Succeeded,
     Cancelled,
     TimedOut,
