@@ -312,6 +312,12 @@ impl Engine {
         self.admit_spec(spec)
     }
 
+    /// Checks that no other live job saves into the job's checkpoint folder.
+    pub(crate) fn admit_folder(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        let taken = self.folders.in_the_way(spec);
+        taken.map_or(Ok(()), |(folder, holder)| Err(Refusal::FolderTaken { folder, holder }))
+    }
+
     /// Checks whether this cluster could ever run the job.
     pub(crate) fn admit_spec(&self, spec: &JobSpec) -> Result<(), Refusal> {
         Self::admit_dependencies(spec)?;

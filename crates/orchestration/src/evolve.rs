@@ -173,7 +173,7 @@ impl Engine {
         let job = Job { turn, sweep, after, ..Job::submitted(id, spec, now) };
         self.sweeps.joined(sweep);
         self.loads.job_came(&job, sweep.is_none());
-        self.folders.job_came(&job);
+        self.folders.came(id, &job.spec.checkpoint);
         self.jobs.insert(id, job);
         self.line_up(id);
         self.attention.insert(id);
@@ -204,7 +204,7 @@ impl Engine {
                         self.estimates.learn(now, &job.spec, job.ran);
                     }
                     self.loads.job_went(&job, self.sweeps.has_own_spec(&job));
-                    self.folders.job_went(&job);
+                    self.folders.went(job.id, &job.spec.checkpoint);
                     if let Some(sweep) = self.sweeps.left(job.sweep) {
                         self.loads.sweep_went(&sweep);
                     }

@@ -135,7 +135,7 @@ impl Engine {
         self.sweeps.all().for_each(|sweep| counted.sweep_came(sweep));
         self.jobs.values().for_each(|job| counted.job_came(job, self.sweeps.has_own_spec(job)));
         let mut folders = CheckpointFolders::default();
-        self.jobs.values().for_each(|job| folders.job_came(job));
+        self.jobs.values().for_each(|job| folders.came(job.id, &job.spec.checkpoint));
         if counted == self.loads && folders == self.folders { Ok(()) } else { Err(Violation::LoadWrong) }
     }
 

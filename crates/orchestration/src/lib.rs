@@ -21,6 +21,8 @@ mod explain;
 #[cfg(test)]
 mod fixture;
 mod folders;
+#[cfg(test)]
+mod folders_tests;
 mod held_back;
 mod hold;
 #[cfg(test)]

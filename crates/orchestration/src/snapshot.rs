@@ -94,7 +94,7 @@ impl Engine {
         for job in jobs.values() {
             engine.spares.note(job);
             engine.loads.job_came(job, engine.sweeps.has_own_spec(job));
-            engine.folders.job_came(job);
+            engine.folders.came(job.id, &job.spec.checkpoint);
             engine.sweeps.joined(job.sweep);
             match &job.state {
                 JobState::Queued { not_before, .. } => {
