@@ -25,8 +25,12 @@ use crate::fixtures::try_for;
 const GUIDE: &str = "docs/guides/scheduling.md";
 /// A guide that has nothing but sessions.
 const PLANNING: &str = "docs/guides/planning.md";
+/// Its sessions are checked; the script of its own by the Python package's tests.
+const DATA: &str = "docs/guides/data.md";
 /// Another.
 const FAULTS: &str = "docs/guides/faults.md";
+/// A guide whose job file is checked here; python/tests/test_jobs.py runs its script.
+const FIRST_DDP_JOB: &str = "docs/guides/first-ddp-job.md";
 /// Its job files and sessions are checked.
 const TUTORIAL: &str = "docs/tutorial/first-hour.md";
 /// A guide whose sessions need a Slurm.
@@ -195,6 +199,11 @@ fn plans_are_as_the_guide_shows_them() {
 }
 
 #[test]
+fn datasets_are_as_the_guide_shows_them() {
+    play(DATA);
+}
+
+#[test]
 fn faults_are_as_the_guide_shows_them() {
     play(FAULTS);
 }
@@ -202,6 +211,14 @@ fn faults_are_as_the_guide_shows_them() {
 #[test]
 fn the_first_hour_is_as_the_tutorial_shows_it() {
     play(TUTORIAL);
+}
+
+#[test]
+fn the_first_ddp_jobs_file_is_one() {
+    let guide = read(FIRST_DDP_JOB);
+    let files: Vec<Block<'_>> = blocks(&guide).into_iter().filter(|block| block.language == "yaml").collect();
+    assert_eq!(files.len(), 1);
+    files.iter().for_each(|file| check(file).expect("it is a job file"));
 }
 
 #[test]

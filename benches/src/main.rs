@@ -15,6 +15,8 @@ mod bundle;
 mod checkpoint;
 #[cfg(feature = "product")]
 mod coding;
+#[cfg(feature = "data")]
+mod data;
 #[cfg(feature = "diagnosis")]
 mod diagnosis;
 #[cfg(feature = "product")]
@@ -29,7 +31,8 @@ mod planning;
 mod processes;
 #[cfg(feature = "product")]
 mod recovery;
-#[cfg(feature = "product")]
+#[cfg(any(feature = "data", feature = "product"))]
+#[cfg_attr(not(feature = "product"), expect(dead_code, reason = "`data` prints no percentiles and no notes"))]
 mod report;
 #[cfg(feature = "product")]
 mod scheduler;
@@ -37,6 +40,8 @@ mod scheduler;
 mod soak;
 #[cfg(feature = "stragglers")]
 mod stragglers;
+#[cfg(feature = "telemetry")]
+mod telemetry;
 #[cfg(feature = "tensors")]
 mod tensors;
 #[cfg(feature = "product")]
@@ -57,6 +62,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("checkpoint", checkpoint::run),
     #[cfg(feature = "product")]
     ("coding", coding::run),
+    #[cfg(feature = "data")]
+    ("data", data::run),
     #[cfg(feature = "diagnosis")]
     ("diagnosis", diagnosis::run),
     #[cfg(feature = "product")]
@@ -73,6 +80,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("soak", soak::run),
     #[cfg(feature = "stragglers")]
     ("stragglers", stragglers::run),
+    #[cfg(feature = "telemetry")]
+    ("telemetry", telemetry::run),
     #[cfg(feature = "tensors")]
     ("tensors", tensors::run),
 ];

@@ -1,4 +1,5 @@
-"""Durable, verified checkpoints with almost no stall, for PyTorch, numpy and JAX.
+"""Durable, verified checkpoints with almost no stall, and tokens in an order that any number of ranks can go on
+with, for PyTorch, numpy and JAX.
 
     store = gangline.Store("checkpoints")
     save = store.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step})
@@ -18,6 +19,7 @@ from ._random import rng_state, set_rng_state
 from ._report import StopRequest, phase, report, stop_requested
 from ._retention import Keep
 from ._store import Reader, Save, Store
+from ._tokens import Batch, Tokens
 from .errors import (
     ArchiveFailedWarning,
     BranchWarning,
@@ -44,6 +46,7 @@ from .errors import (
 
 __all__ = [
     "ArchiveFailedWarning",
+    "Batch",
     "Branch",
     "BranchWarning",
     "Changed",
@@ -80,6 +83,7 @@ __all__ = [
     "Superseded",
     "TensorInfo",
     "TimedOut",
+    "Tokens",
     "Unreachable",
     "VerifyReport",
     "__version__",

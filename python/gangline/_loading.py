@@ -5,6 +5,7 @@ import os
 
 from ._kinds import kind_of
 from ._per_rank import PerRank
+from ._tokens import Tokens
 from ._values import path_text
 from .errors import Error, Refused, TimedOut
 
@@ -151,6 +152,8 @@ class Selection:
         unchanged."""
         if saved is LEFT_OUT or saved is ANYTHING or isinstance(into, PerRank):
             return
+        if isinstance(into, Tokens):
+            return into.check_state_dict(saved)
         if isinstance(into, dict) and isinstance(saved, dict):
             for key in into:
                 if key in saved:
@@ -181,6 +184,9 @@ class Selection:
     def merge(self, path, into, saved):
         """Returns `into` with the loaded values merged into it."""
         if saved is LEFT_OUT:
+            return into
+        if isinstance(into, Tokens):
+            into.load_state_dict(saved)
             return into
         if isinstance(into, dict) and isinstance(saved, dict):
             is_empty = not into

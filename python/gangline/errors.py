@@ -1,4 +1,4 @@
-"""Errors of the store, one class for each decision a caller can make."""
+"""Errors of the store and of token data, one class for each decision a caller can make."""
 
 
 class Error(Exception):
@@ -57,7 +57,7 @@ class Held(Error):
 
 class Changed(Error):
     """With `stable_until`, tensors changed before they were copied. The message names them; nothing of this
-    save is visible, and a later one is unaffected."""
+    save is visible, and a later one is unaffected. Of token data: a file was changed while it was open."""
 
 
 class Closed(Error):

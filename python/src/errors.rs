@@ -3,6 +3,7 @@
 
 use pyo3::prelude::*;
 
+use gangline_data::Error as DataError;
 use gangline_storage::{Error, archive, with_causes};
 
 /// The module of the exceptions. They are defined in Python, since one that is also a `ValueError` needs two
@@ -43,6 +44,24 @@ pub(crate) fn archive_exception(error: &archive::Error) -> PyErr {
     };
     let raised = raise(class, &with_causes(error));
     if let archive::Error::Store(error) = error { numbered(raised, error) } else { raised }
+}
+
+/// Returns the exception for an error of token data.
+pub(crate) fn data_exception(error: &DataError) -> PyErr {
+    let class = match error {
+        DataError::NotFound { .. } => "NotFound",
+        DataError::Malformed { .. } => "Corrupt",
+        DataError::Changed { .. } => "Changed",
+        DataError::Io { .. } => "IoFailed",
+        DataError::TooWide { .. }
+        | DataError::Refused { .. }
+        | DataError::OtherState { .. }
+        | DataError::Mixture { .. } => "Refused",
+    };
+    let raised = raise(class, &with_causes(error));
+    let number = if let DataError::Io { source, .. } = error { source.raw_os_error() } else { None };
+    let noted = Python::attach(|py| number.map_or(Ok(()), |number| raised.value(py).setattr("errno", number)));
+    noted.map_or_else(|failed| failed, |()| raised)
 }
 
 /// Returns a `Refused` exception, for arguments refused before the store sees them.

@@ -1,4 +1,4 @@
-//! `gangline._native`: the checkpoint store for Python. Typed bytes go in and out as flat numpy arrays of
+//! `gangline._native`: the checkpoint store and the token loader for Python. Typed bytes go in and out as flat numpy arrays of
 //! `uint8`; the Python code in `python/gangline/` converts state dicts and the tensors of each framework.
 //!
 //! Every call that copies, reads, writes or waits releases the GIL. Built against Python's stable ABI (PEP
@@ -9,6 +9,7 @@ mod errors;
 mod pending;
 mod snapshot;
 mod store;
+mod tokens;
 mod verification;
 
 use pyo3::pymodule;
@@ -27,6 +28,8 @@ mod native {
     use crate::snapshot::Snapshot;
     #[pymodule_export]
     use crate::store::{Store, pack};
+    #[pymodule_export]
+    use crate::tokens::Tokens;
     #[pymodule_export]
     use crate::verification::Verification;
 }

@@ -45,6 +45,17 @@ def model():
     return torch.nn.Sequential(torch.nn.Linear(10, 23), torch.nn.GELU(), torch.nn.LayerNorm(23), torch.nn.Linear(23, 5))
 
 
+def read_tokens(folder, path, steps):
+    """Reads batches from where the last gang stopped, and saves there; the inputs of each step's rows."""
+    tokens = gangline.Tokens(path, epochs=None, sequence_length=8, global_batch=7, seed=3, source_dtype="uint16")
+    with gangline.DistributedStore(pathlib.Path(folder, "store")) as store:
+        if store.list():
+            store.load(into={"data": tokens})
+        batches = [tokens.next_batch().inputs.tolist() for _ in range(steps)]
+        store.save(tokens.steps, {"data": tokens}).durable()
+    return batches
+
+
 def train(folder, steps, kill_at=None):
     """Trains under FSDP2 from the newest checkpoint on, saving every third step; the loss of each step."""
     from torch.distributed.checkpoint.state_dict import set_state_dict

@@ -160,3 +160,21 @@ def test_an_error_of_the_program_is_told_and_not_tried_again(plane):
     diagnosis = shown["attempts"][0]["fault"]["diagnosis"]
     assert (diagnosis["category"], diagnosis["subcategory"]) == ("user_code", "import_error")
     assert "would end in the same way" in shown["attempts"][0]["ended_because"]
+
+
+GUIDE = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "first-ddp-job.md"
+
+
+def test_the_first_ddp_job_of_the_guide_goes_on_after_a_kill(plane):
+    files = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", GUIDE.read_text(), flags=re.S))
+    # As in the guide, with fewer steps.
+    (plane.folder / "train.py").write_text(files["train.py"].replace("STEPS, EVERY = 300, 20", "STEPS, EVERY = 60, 20"))
+    (plane.folder / "ddp.yaml").write_text(files["ddp.yaml"])
+    job = plane.ask("submit", "ddp.yaml")["job"]
+    plane.reach(job, 25)
+    kill_rank(plane, job, 1)
+    shown = plane.ended(job)
+    assert (shown["state"], shown["faults"], shown["progress"]["step"]) == ("succeeded", 1, 60), json.dumps(shown, indent=1)
+    # The step of the last checkpoint before the kill, which may have come late.
+    assert re.search(r"rank 0 goes on after step (20|40)\n", plane.printed(job)), plane.printed(job)
+    assert shown["checkpoints"]["last_step"] == 60

@@ -25,7 +25,7 @@ use crate::programs;
 const TARGETS: [(&str, &[&str]); 15] = [
     ("catalog", &["crates/storage/tests/fixtures/archive-version-1/catalogs"]),
     ("coded_tensor", &[]),
-    ("data_index", &[]),
+    ("data_index", &["crates/data/tests/fixtures/writers", "crates/data/tests/fixtures/writers/mds"]),
     ("data_state", &[]),
     ("diagnosis", &["crates/diagnosis/tests/corpus"]),
     ("foreign_index", &[]),

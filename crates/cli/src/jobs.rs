@@ -16,7 +16,7 @@ pub(crate) struct PsArgs {
     #[arg(short, long)]
     all: bool,
     /// At most this many ended ones, newest first; live ones are always shown, all of them
-    #[arg(long, default_value_t = 100, requires = "all", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
 }
 

@@ -9,6 +9,7 @@ mod checkpoint;
 mod client;
 mod cluster;
 mod configuration;
+mod data;
 #[cfg(feature = "demo")]
 mod demo;
 mod doctor;
@@ -164,6 +165,11 @@ enum Command {
         #[command(subcommand)]
         command: checkpoint::CheckpointCommand,
     },
+    /// Look at token datasets, check, convert and measure them
+    Data {
+        #[command(subcommand)]
+        command: data::DataCommand,
+    },
     /// Print completions for a shell, to be kept where it looks for them
     Completions(manual::CompletionsArgs),
     #[command(flatten)]
@@ -197,6 +203,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Demo(args) => demo::run(&global, &args)?,
         Command::Token { command } => token::run(&global, &command)?,
         Command::Checkpoint { command } => return checkpoint::run(&global, &command),
+        Command::Data { command } => data::run(&command, global.json)?,
         Command::Backup(args) => backup::backup(&global, &args)?,
         Command::Restore(args) => backup::restore(&global, &args)?,
         Command::Retention(args) => retention::run(&global, &args)?,

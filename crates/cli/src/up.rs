@@ -103,8 +103,8 @@ pub(crate) struct Running {
     pub(crate) url: String,
     visits: Visits,
     service: Service,
-    reloading: Reloading,
     series: Option<series::Service>,
+    reloading: Reloading,
     stop_http: oneshot::Sender<()>,
     http: std::thread::JoinHandle<std::io::Result<()>>,
 }
@@ -204,11 +204,11 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         folder,
         hosts,
         at_hand: AtHand::default(),
-        read_configuration: reloading.read.clone(),
         series: series_handle,
+        read_configuration: reloading.read.clone(),
     };
     let (stop_http, http) = spawn_server(runtime, doors, app)?;
-    Ok(Running { url, visits, service, reloading, series, stop_http, http })
+    Ok(Running { url, visits, service, series, reloading, stop_http, http })
 }
 
 /// Makes the folder's socket, whose holder may replace an earlier one; without it everything goes by TLS.

@@ -130,12 +130,16 @@ impl Loader {
         self.steps
     }
 
-    /// The batches that begin before the end of this pass over all epochs; none if there is no end. The last one is filled up
-    /// with the first samples of the next pass, which goes on behind it: nothing is lost or repeated.
+    /// The batches that begin in the current pass over all epochs, and how many of them are left; none if there is no end. The
+    /// last one is filled up with the first samples of the next pass, which goes on behind it: nothing is lost or repeated.
     #[must_use]
-    pub fn batches_left(&self) -> Option<u64> {
+    pub fn batches(&self) -> Option<(u64, u64)> {
         let samples = self.samples_of(0).saturating_mul(self.options.epochs?);
-        Some((samples - self.position % samples).div_ceil(u64::from(self.options.global_batch.get())))
+        let batch = u64::from(self.options.global_batch.get());
+        let pass = self.position / samples;
+        let first_behind = |pass: u64| pass.saturating_mul(samples).div_ceil(batch);
+        let left = (samples - self.position % samples).div_ceil(batch);
+        Some((first_behind(pass + 1) - first_behind(pass), left))
     }
 
     /// The rows of this rank in a global batch.
@@ -194,6 +198,16 @@ impl Loader {
         Ok(())
     }
 
+    /// Changes the number of samples of a batch, from the next one on; no sample is lost or repeated.
+    ///
+    /// # Errors
+    /// When it is smaller than the number of ranks.
+    pub fn change_batch(&mut self, global_batch: NonZeroU32) -> Result<(), Error> {
+        check_batch(global_batch, self.options.world_size)?;
+        self.options.global_batch = global_batch;
+        Ok(())
+    }
+
     /// Leaves out the next global batches.
     pub fn skip(&mut self, batches: u64) {
         let samples = batches.saturating_mul(u64::from(self.options.global_batch.get()));
@@ -218,6 +232,17 @@ impl Loader {
     /// # Errors
     /// When the state is of other data or another order; nothing is changed then.
     pub fn restore(&mut self, state: &State) -> Result<(), Error> {
+        self.check_state(state)?;
+        (self.steps, self.position) = (state.steps, state.sample);
+        self.samples.clear();
+        Ok(())
+    }
+
+    /// Refuses a state of other data or another order.
+    ///
+    /// # Errors
+    /// Says what differs.
+    pub fn check_state(&self, state: &State) -> Result<(), Error> {
         state.check_version()?;
         let other = |problem: String| Err(Error::OtherState { problem });
         if state.sequence_length != self.options.sequence_length.get() {
@@ -228,13 +253,9 @@ impl Loader {
             return other("the checkpoint is of other data: files were added, removed or changed".to_owned());
         }
         if state.order != self.order_id(state.sample) {
-            return other(
-                "the checkpoint is of another order: use its seed, shuffle, part, and weights up to its step"
-                    .to_owned(),
-            );
+            let problem = "the checkpoint is of another order: use its seed, shuffle, part, and weights up to its step";
+            return other(problem.to_owned());
         }
-        (self.steps, self.position) = (state.steps, state.sample);
-        self.samples.clear();
         Ok(())
     }
 
@@ -322,10 +343,7 @@ fn check(sources: &[Source], options: &Options) -> Result<(), Error> {
             format!("{} holds {two}, and {} {one}: convert one", other.path().display(), first.path().display());
         return Err(Error::refused("source", problem));
     }
-    if global_batch < world_size {
-        let problem = format!("{global_batch} samples are fewer than {world_size} ranks: each needs one");
-        return Err(Error::refused("global_batch", problem));
-    }
+    check_batch(*global_batch, *world_size)?;
     if *rank >= world_size.get() {
         return Err(Error::refused("rank", format!("{rank} isn't below {world_size}")));
     }
@@ -346,6 +364,14 @@ fn check(sources: &[Source], options: &Options) -> Result<(), Error> {
         )),
         _ => Ok(()),
     }
+}
+
+fn check_batch(global_batch: NonZeroU32, world_size: NonZeroU32) -> Result<(), Error> {
+    if global_batch >= world_size {
+        return Ok(());
+    }
+    let problem = format!("{global_batch} samples are fewer than {world_size} ranks: each needs one");
+    Err(Error::refused("global_batch", problem))
 }
 
 /// Sample `i` has the tokens from `i * L` on, `L` of them, and the one behind each: `L + 1` in all, of which the last is the

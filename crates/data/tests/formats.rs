@@ -270,3 +270,48 @@ fn what_holds_no_tokens_is_not_found() {
     );
     assert!(refusal(&folder.path().join("none"), None).contains("no such file or folder"));
 }
+
+/// What the formats' own writers wrote (`fixtures/writers/write.py`), token by token.
+#[test]
+fn what_the_real_writers_write_is_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/writers");
+    let documents: Vec<Vec<i64>> =
+        (0..10_i64).map(|d| (0..d * 3).map(|n| (d * 131 + n * 7) % 60_000).collect()).collect();
+    let all = documents.concat();
+    let lengths: Vec<u64> = documents.iter().map(|document| document.len() as u64).collect();
+    let open = |name: &str| Source::open(&folder.join(name), None).unwrap();
+    for (name, data_type) in [("megatron-uint16.bin", TokenType::Uint16), ("megatron-int32.bin", TokenType::Int32)] {
+        let source = open(name);
+        assert_eq!((source.format(), source.data_type(), tokens(&source)), (Format::Megatron, data_type, all.clone()));
+        assert_eq!(source.document_lengths().collect::<Vec<_>>(), lengths);
+    }
+    let datatrove = open("datatrove.ds");
+    assert_eq!((datatrove.data_type(), tokens(&datatrove)), (TokenType::Uint16, all.clone()));
+    assert_eq!(datatrove.document_lengths().collect::<Vec<_>>(), lengths);
+    assert_eq!(tokens(&open("flat.npy")), all);
+    assert_eq!(tokens(&open("matrix.npy")), (0..24).collect::<Vec<_>>());
+    assert_eq!(tokens(&open("litdata")), all);
+    // Eight rows of 16, in several shards, beside a column of texts of different lengths.
+    assert_eq!(tokens(&open("mds")), all[..128]);
+}
+
+/// The other way round: Megatron's index is the same bytes as its own writer's.
+#[test]
+fn megatrons_pair_is_written_as_its_own_writer_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/writers");
+    for (name, data_type) in [("megatron-uint16", TokenType::Uint16), ("megatron-int32", TokenType::Int32)] {
+        let mut writer = Writer::create(&folder.path().join(name), Target::Megatron, data_type).unwrap();
+        for d in 0..10_u64 {
+            writer.push(&(0..d * 3).map(|n| d * 131 + n * 7).collect::<Vec<_>>()).unwrap();
+        }
+        writer.finish().unwrap();
+        for end in ["bin", "idx"] {
+            let file = format!("{name}.{end}");
+            let (mine, theirs) =
+                (fs::read(folder.path().join(&file)).unwrap(), fs::read(fixtures.join(&file)).unwrap());
+            let is_same = mine == theirs;
+            assert!(is_same, "{file}: {} and {} bytes", mine.len(), theirs.len());
+        }
+    }
+}

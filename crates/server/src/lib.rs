@@ -79,10 +79,10 @@ pub struct App {
     pub hosts: Vec<String>,
     /// Folders that can be checked without moving to a blocking thread.
     pub at_hand: AtHand,
-    /// Reads the configuration file again.
-    pub read_configuration: ReadConfiguration,
     /// The series store.
     pub series: gangline_telemetry::series::Handle,
+    /// Reads the configuration file again.
+    pub read_configuration: ReadConfiguration,
 }
 
 /// Builds the router with all routes.

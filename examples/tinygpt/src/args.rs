@@ -20,9 +20,15 @@ pub struct Args {
     /// The highest learning rate, after the warm-up
     #[arg(long, default_value_t = 3e-3, allow_negative_numbers = true)]
     pub lr: f64,
-    /// Sequences in a batch, for each rank
+    /// Sequences in a batch, for each rank that the run begins with
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub batch: u32,
+    /// Sequences in a batch over all ranks, whose number may change [default: --batch times the ranks of the first start]
+    #[arg(long, value_name = "SEQUENCES", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pub global_batch: Option<u32>,
+    /// Write the samples of each step into this folder, a file for each rank
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub sample_log: Option<PathBuf>,
     /// Bytes in a sequence
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=4_096))]
     pub context: u32,

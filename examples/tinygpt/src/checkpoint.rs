@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use gangline_storage::{CheckpointInfo, DataType, Pending, Step, Store, Tensor};
 
+use crate::data::Place;
 use crate::error::Error;
 use crate::model::Parameter;
 use crate::optimizer::Adam;
@@ -14,12 +15,17 @@ pub(crate) struct State {
     pub(crate) step: u64,
     /// Batches that were left out of the data's order so far.
     pub(crate) skipped: u64,
+    /// Where it is in the data; checkpoints of before there was an order have none.
+    pub(crate) place: Option<Place>,
     pub(crate) parameters: Vec<f32>,
     pub(crate) adam: Adam,
 }
 
 /// The three parts of the state, each with a name and one value for each parameter.
 const PARTS: [&str; 3] = ["model", "adam.first", "adam.second"];
+/// The notes of where it is in the data.
+const DATA: &str = "data";
+const GLOBAL_BATCH: &str = "global_batch";
 /// The note in a checkpoint that says how many batches were left out; not there if none were.
 pub(crate) const SKIPPED: &str = "skipped_batches";
 
@@ -48,6 +54,10 @@ impl State {
         let views: Vec<_> = tensors.iter().map(Tensor::as_view).collect();
         let mut notes = metadata.clone();
         notes.extend((self.skipped > 0).then(|| (SKIPPED.to_owned(), self.skipped.to_string())));
+        if let Some(Place { state, global_batch }) = &self.place {
+            notes.insert(DATA.to_owned(), state.clone());
+            notes.insert(GLOBAL_BATCH.to_owned(), global_batch.to_string());
+        }
         Ok(store.save(Step(self.step), &views, &notes)?)
     }
 
@@ -73,6 +83,13 @@ impl State {
         let [parameters, first, second] = parts;
         let skipped = info.metadata.get(SKIPPED).map_or(Ok(0), |text| text.parse());
         let skipped = skipped.map_err(|_| Error::OtherModel { step, what: SKIPPED.to_owned() })?;
-        Ok(State { step, skipped, parameters, adam: Adam { first, second } })
+        let place = take_place(&mut info.metadata.clone());
+        Ok(State { step, skipped, place, parameters, adam: Adam { first, second } })
     }
+}
+
+/// Takes the place in the data out of a checkpoint's notes.
+pub(crate) fn take_place(notes: &mut BTreeMap<String, String>) -> Option<Place> {
+    let (state, global_batch) = (notes.remove(DATA), notes.remove(GLOBAL_BATCH));
+    Some(Place { state: state?, global_batch: global_batch?.parse().ok()? })
 }

@@ -21,7 +21,9 @@ const SEQUENCES_MIN: usize = 2 * HELD_OUT_SHARE;
 /// The text, with its end held out for validation.
 #[derive(Debug)]
 pub(crate) struct Corpus {
+    /// What is trained on, until it is taken.
     training: Vec<u8>,
+    length: usize,
     held_out: Vec<u8>,
     /// Over all of it.
     pub(crate) hash: blake3::Hash,
@@ -29,8 +31,10 @@ pub(crate) struct Corpus {
     pub(crate) files: usize,
 }
 
-/// Input bytes and the bytes that follow each, `batch` sequences of `context`.
+/// Input bytes and the bytes that follow each, sequence by sequence.
 pub(crate) struct Batch {
+    /// Sequences.
+    pub(crate) rows: usize,
     pub(crate) inputs: Vec<u32>,
     pub(crate) targets: Vec<u32>,
 }
@@ -59,18 +63,19 @@ impl Corpus {
             return Err(Error::NoText { places, found: text.len(), needed });
         }
         let hash = blake3::hash(&text);
-        let held_out = text.split_off(text.len() - text.len() / HELD_OUT_SHARE);
-        Ok(Corpus { training: text, held_out, hash, files })
+        let length = text.len();
+        let held_out = text.split_off(length - length / HELD_OUT_SHARE);
+        Ok(Corpus { training: text, length, held_out, hash, files })
     }
 
     /// Bytes in all.
     pub(crate) fn len(&self) -> usize {
-        self.training.len() + self.held_out.len()
+        self.length
     }
 
-    /// The batch of a rank at a step: a function of the seed and these numbers.
-    pub(crate) fn training_batch(&self, args: &Args, step: u64, rank: u32) -> Batch {
-        sample(&self.training, args, &[args.seed, 1, step, u64::from(rank)])
+    /// Takes the text to train on out of it.
+    pub(crate) fn take_training(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.training)
     }
 
     /// The `number`th batch of text that is never trained on; the same for every seed.
@@ -82,7 +87,7 @@ impl Corpus {
 fn sample(text: &[u8], args: &Args, purpose: &[u64]) -> Batch {
     let context = args.context as usize;
     let starts = (text.len() - context) as u64;
-    let mut batch = Batch { inputs: Vec::new(), targets: Vec::new() };
+    let mut batch = Batch { rows: args.batch as usize, inputs: Vec::new(), targets: Vec::new() };
     for sequence in 0..u64::from(args.batch) {
         let start = mix(&[purpose, &[sequence]].concat()) % starts;
         let start = usize::try_from(start).expect("it is less than the length of a slice");

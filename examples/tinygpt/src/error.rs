@@ -16,6 +16,12 @@ pub(crate) enum Error {
     /// A corpus folder or file can't be read.
     #[error("read {}", path.display())]
     Corpus { path: PathBuf, source: io::Error },
+    /// The text can't be read in an order.
+    #[error("read the text in order")]
+    Data(#[from] gangline_data::Error),
+    /// The folder of the samples' log can't be written.
+    #[error("write the log of samples")]
+    SampleLog { source: io::Error },
     /// The checkpoint is of another model.
     #[error("resume from step {step}: {what} is missing or has another shape there; use the options it was made with")]
     OtherModel { step: u64, what: String },
@@ -50,9 +56,11 @@ impl Error {
             | Error::NoText { .. }
             | Error::OtherModel { .. }
             | Error::Diverged { .. }
+            | Error::Data(_)
             | Error::Disagreement { .. } => true,
             Error::OutOfStep { .. }
             | Error::Corpus { .. }
+            | Error::SampleLog { .. }
             | Error::Store(_)
             | Error::Compute(_)
             | Error::Meeting { .. }

@@ -1,7 +1,8 @@
 //! A small, real, byte-level GPT trained on CPU: what Gangline's demo and end-to-end tests run.
 //!
-//! Everything it does follows from its arguments, its text and its seed: the batch of a step from (seed, step, rank),
-//! gradients averaged in rank order. So a run that was killed and resumed ends bit for bit like one that wasn't.
+//! Everything it does follows from its arguments, its text and its seed: the samples of a step from the seed and the
+//! position in the data that its checkpoints keep, gradients averaged in rank order. So a run that was killed and resumed
+//! ends bit for bit like one that wasn't, and one that was resized has trained on the same samples in each step.
 //!
 //! It shows what a trainer does to be at home in Gangline, and runs as well without it: torchrun's environment for the
 //! gang, a `gangline_storage::Store` for its state, and (if `GANGLINE_SOCKET` is set) JSON lines that tell its phase,
@@ -11,6 +12,7 @@
 mod args;
 mod checkpoint;
 mod corpus;
+mod data;
 mod error;
 mod gang;
 mod model;

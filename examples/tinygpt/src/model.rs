@@ -87,7 +87,6 @@ pub(crate) fn first_parameters(layout: &[Parameter], seed: u64) -> Vec<f32> {
 pub(crate) struct Model {
     variables: Vec<Var>,
     mask: Tensor,
-    batch: usize,
     context: usize,
     layers: usize,
     heads: usize,
@@ -117,7 +116,6 @@ impl Model {
         Ok(Model {
             variables,
             mask: Tensor::from_vec(mask, (context, context), &Device::Cpu)?,
-            batch: args.batch as usize,
             context,
             layers: args.layers as usize,
             heads: args.heads as usize,
@@ -155,7 +153,7 @@ impl Model {
     }
 
     fn forward(&self, batch: &Batch) -> Result<Tensor> {
-        let rows = self.batch * self.context;
+        let rows = batch.rows * self.context;
         let inputs = Tensor::from_slice(&batch.inputs, rows, &Device::Cpu)?;
         let targets = Tensor::from_slice(&batch.targets, (rows, 1), &Device::Cpu)?;
         let mut reader = Reader(self.variables.iter());
@@ -163,7 +161,7 @@ impl Model {
         let width = bytes.dim(1)?;
         let mut x = bytes
             .index_select(&inputs, 0)?
-            .reshape((self.batch, self.context, width))?
+            .reshape((batch.rows, self.context, width))?
             .broadcast_add(positions)?
             .reshape((rows, width))?;
         for _ in 0..self.layers {
@@ -181,7 +179,7 @@ impl Model {
         let (rows, width) = x.dims2()?;
         let head_width = width / self.heads;
         let mut project = || -> Result<Tensor> {
-            let split = (self.batch, self.context, self.heads, head_width);
+            let split = (rows / self.context, self.context, self.heads, head_width);
             x.matmul(reader.next())?.reshape(split)?.transpose(1, 2)?.contiguous()
         };
         let (query, key, value) = (project()?, project()?, project()?);

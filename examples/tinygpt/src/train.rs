@@ -7,16 +7,22 @@ use gangline_base::{Bytes, Phase};
 use gangline_storage::{Options, Pending, Role, Saved, Step, Store};
 
 use crate::args::{Args, Environment};
-use crate::checkpoint::{SKIPPED, State};
+use crate::checkpoint::{self, SKIPPED, State};
 use crate::corpus::Corpus;
+use crate::data::Data;
 use crate::error::Error;
 use crate::gang::{Agreement, Gang, Meeting};
 use crate::model::{Model, Parameter, first_parameters, layout};
 use crate::optimizer::{Adam, learning_rate};
+use crate::random::narrow;
 use crate::report::Reporter;
 
 /// Batches of held-out text that the last line's loss is the mean of.
 const HELD_OUT_BATCHES: u64 = 16;
+
+/// The notes in checkpoints that say how the batch was divided.
+const BATCH: &str = "batch";
+const RANKS: &str = "ranks";
 
 /// A little less than the largest threshold that glibc takes over.
 const FREED_BYTES_KEPT: usize = 31 << 20;
@@ -43,6 +49,7 @@ struct Run<'a> {
     world_size: u32,
     skip_data_through: Option<u64>,
     corpus: Corpus,
+    data: Data,
     layout: Vec<Parameter>,
     reporter: Reporter,
     console: &'a mut dyn Console,
@@ -69,12 +76,13 @@ pub(crate) fn train(args: &Args, environment: &Environment, console: &mut dyn Co
     let mut reporter = Reporter::connect(environment.socket.as_deref(), environment.rank);
     reporter.total_steps(args.steps);
     reporter.phase(Phase::Init);
-    let corpus = Corpus::read(args, environment)?;
+    let mut corpus = Corpus::read(args, environment)?;
+    let data = Data::open(corpus.take_training(), args, environment)?;
     let mut gang = meet(args, environment, &corpus)?;
     let saver = Saver::open(args, environment, &corpus)?;
     let Environment { rank, world_size, skip_data_through, .. } = *environment;
     let layout = layout(args);
-    let mut run = Run { args, rank, world_size, skip_data_through, corpus, layout, reporter, console, saver };
+    let mut run = Run { args, rank, world_size, skip_data_through, corpus, data, layout, reporter, console, saver };
     run.introduce();
     let mut state = run.restore()?;
     let ending = run.learn(&mut gang, &mut state)?;
@@ -103,7 +111,14 @@ fn meet(args: &Args, environment: &Environment, corpus: &Corpus) -> Result<Gang,
         return Ok(Gang::alone());
     };
     // Where a rank reads its text and keeps its checkpoints is its own business, and so is its log.
-    let shared = Args { corpus: Vec::new(), checkpoint_dir: None, log_every: 0, step_time_min: 0, ..args.clone() };
+    let shared = Args {
+        corpus: Vec::new(),
+        checkpoint_dir: None,
+        sample_log: None,
+        log_every: 0,
+        step_time_min: 0,
+        ..args.clone()
+    };
     let fingerprint = *blake3::hash(format!("{shared:?} {}", corpus.hash).as_bytes()).as_bytes();
     Gang::meet(&Meeting {
         rank: environment.rank,
@@ -140,22 +155,35 @@ impl Run<'_> {
             }
             if let Some(info) = latest.checkpoint {
                 let mut state = State::load(store, &info, &self.layout)?;
-                let mut notes = info.metadata;
-                notes.remove(SKIPPED);
-                if notes != self.saver.metadata {
-                    self.console
-                        .say("the options or the text have changed since the checkpoint; going on with the new");
-                }
                 store.resume_from(info.step)?;
+                self.resume_data(&state, info.metadata)?;
                 self.console.say(&format!("rank {} resumed from step {}", self.rank, state.step));
                 self.skip(&mut state);
                 return Ok(state);
             }
         }
         let parameters = first_parameters(&self.layout, self.args.seed);
-        let mut state = State { step: 0, skipped: 0, adam: Adam::new(parameters.len()), parameters };
+        let mut state = State { step: 0, skipped: 0, place: None, adam: Adam::new(parameters.len()), parameters };
         self.skip(&mut state);
         Ok(state)
+    }
+
+    /// Goes on behind the samples that the checkpoint has been trained on.
+    fn resume_data(&mut self, state: &State, mut notes: BTreeMap<String, String>) -> Result<(), Error> {
+        let place = checkpoint::take_place(&mut notes);
+        notes.remove(SKIPPED);
+        // With another --batch, another global batch is meant.
+        let is_batch_kept = self.args.global_batch.is_none() && notes.get(BATCH) == self.saver.metadata.get(BATCH);
+        let is_resumed = place.map_or(Ok(false), |place| self.data.resume(&place, is_batch_kept))?;
+        if !is_resumed {
+            self.data.skip(state.step + state.skipped);
+        }
+        // Another number of ranks goes on with the same samples.
+        let is_same = |(name, value): (&String, &String)| name == RANKS || notes.get(name) == Some(value);
+        if !is_resumed || !self.saver.metadata.iter().all(is_same) {
+            self.console.say("the options or the text have changed since the checkpoint; going on with the new");
+        }
+        Ok(())
     }
 
     /// Leaves out the batches that are said to make numbers go bad.
@@ -163,6 +191,7 @@ impl Run<'_> {
         let more = self.skip_data_through.map_or(0, |through| through.saturating_sub(state.step));
         if more > 0 {
             state.skipped += more;
+            self.data.skip(more);
             self.console.say(&format!("leaves out the next {more} batches"));
         }
     }
@@ -208,9 +237,14 @@ impl Run<'_> {
     fn step(&mut self, gang: &mut Gang, model: &Model, state: &mut State) -> Result<Agreement, Error> {
         let step = state.step + 1;
         self.reporter.phase(Phase::Data);
-        let batch = self.corpus.training_batch(self.args, step + state.skipped, self.rank);
+        let batch = self.data.next(step)?;
         self.reporter.phase(Phase::Compute);
-        let (loss, mut gradients) = model.loss_and_gradients(&batch)?;
+        let (mut loss, mut gradients) = model.loss_and_gradients(&batch)?;
+        let weight = narrow(self.data.loss_weight());
+        if weight != 1.0 {
+            loss *= weight;
+            gradients.iter_mut().for_each(|gradient| *gradient *= weight);
+        }
         let mine = Agreement { step, loss, is_stopping: self.reporter.is_stopping() };
         let agreed = gang.average(&mut gradients, mine, &mut |phase| self.reporter.phase(phase))?;
         if !agreed.loss.is_finite() {
@@ -221,18 +255,20 @@ impl Run<'_> {
         state.adam.apply(step, rate, &gradients, &mut state.parameters);
         model.set(&state.parameters)?;
         state.step = step;
+        state.place = Some(self.data.place());
         self.reporter.step(step, agreed.loss, self.tokens_per_step());
         Ok(agreed)
     }
 
     /// Tokens of a step on this rank.
     fn tokens_per_step(&self) -> u64 {
-        u64::from(self.args.batch) * u64::from(self.args.context)
+        self.data.rows() as u64 * u64::from(self.args.context)
     }
 
     /// Of all ranks together.
     fn tokens_per_second(&self, steps: u64, elapsed: Duration) -> f64 {
-        (steps * self.tokens_per_step() * u64::from(self.world_size)) as f64 / elapsed.as_secs_f64()
+        let tokens = u64::from(self.data.global_batch()) * u64::from(self.args.context);
+        (steps * tokens) as f64 / elapsed.as_secs_f64()
     }
 
     /// Lets the step that `began` then take as long as is asked for.
@@ -270,9 +306,9 @@ impl Saver {
             note("trainer", "tinygpt".to_owned()),
             note("seed", args.seed.to_string()),
             note("steps", args.steps.to_string()),
-            note("batch", args.batch.to_string()),
+            note(BATCH, args.batch.to_string()),
             note("lr", args.lr.to_string()),
-            note("ranks", world_size.to_string()),
+            note(RANKS, world_size.to_string()),
             note("text_blake3", corpus.hash.to_string()),
         ]);
         let (saved, bytes, stood_still) = (0, Bytes(0), Duration::ZERO);

@@ -233,6 +233,76 @@ fn a_gang_told_to_stop_saves_the_same_step_everywhere_and_goes_on_later() {
     assert_eq!(place.latest().map(|info| info.content_hash), Some(undisturbed(2).content_hash));
 }
 
+/// The samples of each step, over all ranks in their order; of steps that were done again, the last time.
+fn sample_log(place: &Place, name: &str) -> std::collections::BTreeMap<u64, Vec<u64>> {
+    let mut steps = std::collections::BTreeMap::<u64, std::collections::BTreeMap<u64, Vec<u64>>>::new();
+    for rank in 0..8 {
+        let Ok(text) = std::fs::read_to_string(place.path(&format!("{name}/rank-{rank}.jsonl"))) else { continue };
+        for line in text.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).expect("a whole line");
+            let samples = line["samples"].as_array().expect("a list").iter();
+            let samples = samples.map(|sample| sample.as_u64().expect("a number")).collect();
+            let ranks = steps.entry(line["step"].as_u64().expect("a step")).or_default();
+            ranks.insert(line["rank"].as_u64().expect("a rank"), samples);
+        }
+    }
+    steps.into_iter().map(|(step, ranks)| (step, ranks.into_values().flatten().collect())).collect()
+}
+
+/// Proves A-16: killed, resumed on fewer and on more ranks, which don't divide the batch, and stopped by rolling back, a run
+/// trains on the samples of one that nothing happened to.
+#[test]
+fn a_gang_that_is_killed_and_resized_trains_on_the_samples_of_an_undisturbed_run() {
+    let logged = |place: &Place, name: &str| {
+        let folder = place.path(name).display().to_string();
+        ["--global-batch".to_owned(), "7".to_owned(), "--sample-log".to_owned(), folder]
+    };
+    let start = |place: &Place, attempt, world_size, name: &str, more: &[&str]| {
+        let logged = logged(place, name);
+        let arguments: Vec<&str> = logged.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        place.start(attempt, world_size, &arguments)
+    };
+    let end = |ranks: Vec<Rank>| {
+        for mut rank in ranks {
+            let output = rank.rest();
+            assert!(rank.wait().success(), "{output}");
+        }
+    };
+    let alone = Place::new();
+    end(start(&alone, 1, 1, "samples", &[]));
+    let oracle = sample_log(&alone, "samples");
+    assert_eq!((oracle.len() as u64, oracle[&1].len()), (STEPS, 7));
+    let place = Place::new();
+    // Each attempt has a log of its own: what the gang's last attempt at a step read counts.
+    let mut trained = std::collections::BTreeMap::new();
+    for (attempt, world_size, kill_after) in [(1, 3, 4), (2, 2, 7), (3, 4, 10)] {
+        let name = format!("samples-{attempt}");
+        let mut ranks = start(&place, attempt, world_size, &name, &["--step-time-min", "10"]);
+        ranks[0].read_to(&format!("step {kill_after} "));
+        ranks.iter_mut().for_each(Rank::kill);
+        // A rank may have been killed before it read its part of the last step.
+        trained.extend(sample_log(&place, &name).into_iter().filter(|(_, samples)| samples.len() == 7));
+    }
+    end(start(&place, 4, 1, "samples-4", &[]));
+    trained.extend(sample_log(&place, "samples-4"));
+    assert_eq!(trained, oracle);
+    assert_eq!(place.latest().map(|info| info.step.0), Some(STEPS));
+}
+
+#[test]
+fn a_resized_gang_keeps_the_global_batch_of_its_first_start() {
+    let place = Place::new();
+    let mut ranks = place.start(1, 2, &["--step-time-min", "10"]);
+    ranks[0].read_to("step 7 ");
+    ranks.iter_mut().for_each(Rank::kill);
+    let note = |name: &str| place.latest().expect("a checkpoint").metadata[name].clone();
+    assert_eq!(note("global_batch"), "8");
+    let output = place.finish(2, 1);
+    assert!(!output.contains("have changed"), "{output}");
+    assert_eq!((note("global_batch").as_str(), note("ranks").as_str()), ("8", "1"));
+    assert!(note("data").contains("\"sample\":96"), "12 steps of 8: {}", note("data"));
+}
+
 #[test]
 fn a_supervised_rank_says_what_it_does() {
     let place = Place::new();

@@ -9,6 +9,7 @@ mod doors;
 mod environment;
 mod equivalence;
 mod faults;
+mod first_hour;
 mod flood;
 mod interactive;
 mod kills;

@@ -228,7 +228,7 @@ fn litdata(folder: &Path, index: &Path, chunks: &[Chunk], config: &Config) -> Re
         let Some(tokens) = chunk.dim else {
             return bad(format!("chunk {} has no dim: it wasn't written for TokensLoader", chunk.filename));
         };
-        // The index counts the items' bytes only; a chunk begins with their count and offsets.
+        // A chunk begins with the count of its items and their offsets.
         let head = (u64::from(chunk.chunk_size) + 2) * 4;
         let file = Mapped::open(&plain(folder, index, &chunk.filename)?)?;
         let bytes = tokens.checked_mul(data_type.bytes() as u64);

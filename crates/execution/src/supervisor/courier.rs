@@ -84,11 +84,6 @@ impl Courier {
         self.next_at = now + wait;
         matches!(error, ContactError::Refused { status: 400 | 413 | 422, .. })
     }
-
-    /// Reports whether the last post failed.
-    pub(super) fn is_failing(&self) -> bool {
-        self.retry_after.is_some()
-    }
 }
 
 fn understood(answer: MetricAnswer) -> Posted {

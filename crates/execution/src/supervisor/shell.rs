@@ -55,7 +55,7 @@ const BLOW_LOOK: Duration = Duration::from_millis(5);
 /// head start itself, and for 1.4 s in two of twelve, where a rank overtook rank 0 nevertheless. Twice the
 /// head start costs as much in total as it saves in those.
 const HEAD_START: Duration = Duration::from_millis(150);
-/// How long the last metrics are waited for after the end, where metrics have arrived before.
+/// How long the last metrics are waited for after the end.
 const LAST_METRICS_WAIT: Duration = Duration::from_secs(5);
 /// File in the attempt's folder with the stacks of hung ranks.
 const STACKS_FILE: &str = "stacks.txt";
@@ -239,16 +239,21 @@ impl Shell {
         }
     }
 
-    /// Sends what is left, unless the control plane doesn't take metrics.
+    /// Sends what is left, until the first failure: the control plane may have been away until it took the end.
     async fn send_last_metrics(&mut self, mut posted: Receiver<Posted>) {
         let patience = tokio::time::Instant::now() + LAST_METRICS_WAIT;
-        while self.courier.is_under_way() || !self.course.readings.is_empty() && !self.courier.is_failing() {
+        while self.course.is_acknowledged() {
             if !self.courier.is_under_way() {
                 let Some(report) = self.course.readings.report(&self.spec) else { return };
                 self.courier.send(self.clock.now(), report);
             }
             tokio::select! {
-                Some(answer) = posted.recv() => self.take_posted(&answer),
+                Some(answer) = posted.recv() => {
+                    self.take_posted(&answer);
+                    if answer.is_err() {
+                        return;
+                    }
+                }
                 () = sleep_until(patience) => return,
             }
         }

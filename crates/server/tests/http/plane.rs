@@ -54,6 +54,9 @@ pub(crate) fn now() -> Timestamp {
     Timestamp::from_unix_nanos(u64::try_from(since.as_nanos()).expect("it is before 2554"))
 }
 
+/// What runs: the service, the series store, and the server with what stops it.
+type Parts = (Service, Option<series::Service>, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>);
+
 /// See the module.
 pub(crate) struct Plane {
     pub(crate) folder: TempDir,
@@ -63,7 +66,7 @@ pub(crate) struct Plane {
     launches: Mutex<Receiver<SupervisorSpec>>,
     /// Of what was launched last.
     epoch: Mutex<Epoch>,
-    running: Option<(Service, Option<series::Service>, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
+    running: Option<Parts>,
 }
 
 /// An answer.
@@ -190,13 +193,13 @@ impl Plane {
             folder: folder.path().to_owned(),
             hosts: Vec::new(),
             at_hand: AtHand::default(),
+            series: series
+                .as_ref()
+                .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),
             read_configuration: ReadConfiguration(Arc::new(|| {
                 let sharing = gangline_orchestration::Configuration::default();
                 Ok(Configured { sharing, needs_restart: vec!["listen".to_owned()] })
             })),
-            series: series
-                .as_ref()
-                .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");

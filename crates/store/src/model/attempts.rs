@@ -1,4 +1,4 @@
-//! The limit of attempts in a job's document.
+//! The limit of attempts in a job's document, and what is said of one that shows no progress.
 
 use super::record::AttemptRecord;
 
@@ -17,6 +17,21 @@ pub(super) fn excess_attempts(attempts: &[AttemptRecord]) -> usize {
         *age < ATTEMPTS_KEPT && shares <= OLDER_SHARES_KEPT
     };
     attempts.len() - attempts.iter().rev().enumerate().take_while(fits).count()
+}
+
+impl AttemptRecord {
+    /// Describes the rank of a live attempt that is nearest to being given up as hung, if any shows no progress.
+    pub fn silence(&self) -> Option<String> {
+        let live = self.shares.iter().filter(|_| self.ended_at.is_none());
+        let silent = live.filter_map(|share| share.report.as_ref()?.silence);
+        let nearest = silent.min_by_key(|silence| silence.limit_ms.saturating_sub(silence.silent_ms))?;
+        let seconds = |millis: u64| millis / 1_000;
+        let (silent, limit) = (seconds(nearest.silent_ms), seconds(nearest.limit_ms));
+        Some(format!(
+            "no progress of rank {} for {silent} s (measured); given up as hung after {limit} s",
+            nearest.rank
+        ))
+    }
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::attempts::excess_attempts;
 use super::last_words::LastWords;
-use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord, StragglerRecord};
+use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
 use super::resume::submission;
 use super::retention::RemovedRecord;
+use super::straggler::StragglerRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
 use crate::codec::{PinV1, SpecV1};
 
@@ -123,19 +124,6 @@ pub struct AttemptRecord {
 }
 
 impl AttemptRecord {
-    /// Describes the rank of a live attempt that is nearest to being given up as hung, if any shows no progress.
-    pub fn silence(&self) -> Option<String> {
-        let live = self.shares.iter().filter(|_| self.ended_at.is_none());
-        let silent = live.filter_map(|share| share.report.as_ref()?.silence);
-        let nearest = silent.min_by_key(|silence| silence.limit_ms.saturating_sub(silence.silent_ms))?;
-        let seconds = |millis: u64| millis / 1_000;
-        let (silent, limit) = (seconds(nearest.silent_ms), seconds(nearest.limit_ms));
-        Some(format!(
-            "no progress of rank {} for {silent} s (measured); given up as hung after {limit} s",
-            nearest.rank
-        ))
-    }
-
     /// Returns the number of samples received for the attempt's curve.
     pub fn samples_stored(&self) -> u64 {
         self.shares.first().map_or(0, |share| share.samples_stored)

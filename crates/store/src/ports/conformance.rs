@@ -112,6 +112,10 @@ fn batches_come_back_in_order<S: Subject>(store: &S) {
     let older = reader.jobs(Standing::Any, Some(JobId(2)), 10).expect("readable");
     assert_eq!(older.jobs, [(job(1), vec![])]);
     assert_eq!(reader.jobs_singly(Standing::Any, JobId(3), 10).expect("readable").jobs.len(), 2);
+    let live = reader.jobs(Standing::Live, None, 10).expect("readable").jobs.len();
+    let ended = reader.jobs(Standing::Ended, None, 10).expect("readable").jobs.len();
+    let these = reader.these_jobs(Standing::Live, &[JobId(1), JobId(9)], 10).expect("readable").jobs;
+    assert_eq!((live, ended, these), (2, 0, vec![(job(1), vec![])]), "both wait");
     assert_eq!(reader.last_job().expect("readable"), Some(JobId(2)));
     assert_eq!(reader.next_job(JobId(1)).expect("readable"), Some(JobId(2)));
 }

@@ -13,7 +13,7 @@ const CODED: u8 = 1;
 const PLAIN: u8 = 2;
 /// Columns that are shorter than this aren't worth pco's header.
 const CODED_FROM: usize = 8;
-/// pco's effort, of 12: 8 is its default and takes twice the time for 1 % less.
+/// pco's effort, of 12; its default is 8.
 const LEVEL: usize = 6;
 
 /// A number of eight bytes.

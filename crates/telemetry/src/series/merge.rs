@@ -29,13 +29,20 @@ pub struct Keep {
     pub minutes: Duration,
     /// Hours.
     pub hours: Duration,
+    /// Bytes of all segments. Beyond that the oldest points go before their time, then minutes, then hours.
+    pub bytes_max: u64,
 }
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 impl Default for Keep {
     fn default() -> Self {
-        Keep { points: DAY.saturating_mul(30), minutes: DAY.saturating_mul(180), hours: DAY.saturating_mul(1_825) }
+        Keep {
+            points: DAY.saturating_mul(30),
+            minutes: DAY.saturating_mul(180),
+            hours: DAY.saturating_mul(1_825),
+            bytes_max: 50 << 30,
+        }
     }
 }
 
@@ -55,27 +62,49 @@ impl Keep {
     }
 }
 
-/// Returns the segments to merge next; one alone if it has something to drop.
-pub(super) fn due(segments: &[Arc<Segment>], keep: &Keep, now_ms: i64) -> Vec<Arc<Segment>> {
+/// What to do next.
+pub(super) struct Due {
+    /// Segments that become one.
+    pub(super) inputs: Vec<Arc<Segment>>,
+    /// A resolution that goes before its time, for lack of room.
+    drops: Option<Resolution>,
+}
+
+/// Returns what to merge next, or which segment has something to drop.
+pub(super) fn due(segments: &[Arc<Segment>], keep: &Keep, now_ms: i64) -> Option<Due> {
     let levels: BTreeSet<u32> = segments.iter().map(|segment| segment.meta.level).collect();
     for level in levels {
         let of_level: Vec<_> = segments.iter().filter(|segment| segment.meta.level == level).cloned().collect();
         if of_level.len() >= MERGE_WIDTH {
-            return of_level.into_iter().take(MERGE_WIDTH).collect();
+            return Some(Due { inputs: of_level.into_iter().take(MERGE_WIDTH).collect(), drops: None });
         }
     }
     let has_old = |segment: &&Arc<Segment>| {
-        let newest = segment.meta.newest_ms.iter().zip(Resolution::ALL);
-        newest.clone().any(|(newest, resolution)| newest.is_some_and(|newest| keep.is_old(resolution, newest, now_ms)))
+        let mut newest = segment.meta.newest_ms.iter().zip(Resolution::ALL);
+        newest.any(|(newest, resolution)| newest.is_some_and(|newest| keep.is_old(resolution, newest, now_ms)))
     };
-    segments.iter().find(has_old).cloned().into_iter().collect()
+    let old = segments.iter().find(has_old).map(|segment| Due { inputs: vec![Arc::clone(segment)], drops: None });
+    old.or_else(|| beyond_room(segments, keep))
+}
+
+/// Returns the oldest segment with the finest rows, if all segments together take too much room.
+fn beyond_room(segments: &[Arc<Segment>], keep: &Keep) -> Option<Due> {
+    let bytes = segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.bytes));
+    if bytes <= keep.bytes_max {
+        return None;
+    }
+    Resolution::ALL.into_iter().find_map(|resolution| {
+        let newest = |segment: &&Arc<Segment>| segment.meta.newest_ms[resolution as usize];
+        let oldest = segments.iter().filter(|segment| newest(segment).is_some()).min_by_key(newest)?;
+        Some(Due { inputs: vec![Arc::clone(oldest)], drops: Some(resolution) })
+    })
 }
 
 /// Makes one segment of several. Chunks that can't be read are left out and counted.
 pub(super) fn merge(
     folder: &Path,
     id: u64,
-    inputs: &[Arc<Segment>],
+    Due { inputs, drops }: &Due,
     (keep, now_ms): (&Keep, i64),
 ) -> Result<(Segment, u64), Error> {
     let newest = inputs.iter().max_by_key(|segment| segment.meta.log_through);
@@ -87,8 +116,8 @@ pub(super) fn merge(
         cursors: newest.map(|segment| segment.meta.cursors.clone()).unwrap_or_default(),
         ..Meta::default()
     };
-    let mut merging =
-        Merging { writer: SegmentWriter::create(folder, id, meta)?, keep, now_ms, inputs, unreadable_chunks: 0 };
+    let writer = SegmentWriter::create(folder, id, meta)?;
+    let mut merging = Merging { writer, keep, drops: *drops, now_ms, inputs, unreadable_chunks: 0 };
     let scopes: BTreeSet<&Scope> = inputs.iter().flat_map(|segment| segment.scopes()).collect();
     for scope in scopes {
         merging.scope(scope)?;
@@ -99,6 +128,7 @@ pub(super) fn merge(
 struct Merging<'m> {
     writer: SegmentWriter,
     keep: &'m Keep,
+    drops: Option<Resolution>,
     now_ms: i64,
     inputs: &'m [Arc<Segment>],
     unreadable_chunks: u64,
@@ -119,7 +149,8 @@ impl Merging<'_> {
         }
         let all: BTreeSet<Series> = indexes.iter().flat_map(|index| index.keys().cloned()).collect();
         for series in all {
-            for resolution in Resolution::ALL {
+            let drops = self.drops;
+            for resolution in Resolution::ALL.into_iter().filter(|resolution| drops != Some(*resolution)) {
                 let chunks = indexes.iter().enumerate().flat_map(|(input, index)| {
                     index.get(&series).into_iter().flatten().map(move |chunk| (input, chunk))
                 });

@@ -196,19 +196,17 @@ impl Shared {
     /// Merges or thins what is due. Returns whether anything was.
     pub(super) fn merge(&self, now: Timestamp) -> Result<bool, Error> {
         let now_ms = ms(now);
-        let inputs = self.read_state(|state| merge::due(&state.segments, &self.keep, now_ms));
-        if inputs.is_empty() {
-            return Ok(false);
-        }
+        let due = self.read_state(|state| merge::due(&state.segments, &self.keep, now_ms));
+        let Some(due) = due else { return Ok(false) };
         let id = self.next_segment.fetch_add(1, Ordering::Relaxed);
-        let (merged, unreadable) = merge::merge(&self.folder, id, &inputs, (&self.keep, now_ms))?;
+        let (merged, unreadable) = merge::merge(&self.folder, id, &due, (&self.keep, now_ms))?;
         self.damage.write().unwrap_or_else(PoisonError::into_inner).chunks += unreadable;
-        let gone: BTreeSet<u64> = inputs.iter().map(|segment| segment.id).collect();
+        let gone: BTreeSet<u64> = due.inputs.iter().map(|segment| segment.id).collect();
         self.write_state(|state| {
             state.segments.retain(|segment| !gone.contains(&segment.id));
             state.segments.push(Arc::new(merged));
         });
-        for segment in inputs {
+        for segment in due.inputs {
             // The next start removes it if this fails, because the new one replaces it.
             let _ = fs::remove_file(&segment.path);
         }

@@ -76,7 +76,7 @@ fn a_budget_is_kept_and_filled() {
 #[test]
 fn old_values_go_by_resolution_and_coarser_ones_stand_for_them() {
     let folder = tempfile::tempdir().expect("a folder");
-    let keep = Keep { points: 10 * HOUR, minutes: 100 * HOUR, hours: 1_000 * HOUR };
+    let keep = Keep { points: 10 * HOUR, minutes: 100 * HOUR, hours: 1_000 * HOUR, ..Keep::default() };
     let mut store = Store::open(folder.path(), Limits::default(), keep, BEGIN).expect("a store");
     take(&mut store, losses(1, 0, 7_200));
     store.flush().expect("a segment");
@@ -103,4 +103,29 @@ fn old_values_go_by_resolution_and_coarser_ones_stand_for_them() {
     drop(store);
     let mut store = open(folder.path());
     assert_eq!(take(&mut store, losses(1, 0, 10)), 7_800, "it is still known what was stored");
+}
+
+/// Proves A-10 for the folder: beyond its limit the oldest stretch loses points, then minutes, then hours, and the youngest stays.
+#[test]
+fn a_folder_that_is_too_large_loses_the_oldest_and_finest_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut store = open(folder.path());
+    for part in 0..3 {
+        take(&mut store, losses(1, part * 7_200, 7_200));
+        store.flush().expect("a segment");
+    }
+    let (_, bytes, _, _) = store.shared().sizes();
+    drop(store);
+    let limited = |bytes_max| {
+        let keep = Keep { bytes_max, ..Keep::default() };
+        let store = Store::open(folder.path(), Limits::default(), keep, BEGIN).expect("a store");
+        while store.shared().merge(BEGIN).expect("a merge") {}
+        let curves = ask(&store, &all(1)).curves;
+        let buckets = curves.into_iter().flat_map(|curve| curve.buckets).collect::<Vec<_>>();
+        (buckets.iter().map(|bucket| bucket.count).sum::<u64>(), buckets.len(), buckets.last().map(|last| last.last))
+    };
+    assert_eq!(limited(bytes), (21_600, 21_600, Some(21_599.0)));
+    assert_eq!(limited(bytes - 1), (21_600, 120 + 14_400, Some(21_599.0)));
+    let (_, few, _) = limited(1);
+    assert_eq!(few, 0, "nothing fits into one byte");
 }

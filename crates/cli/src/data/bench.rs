@@ -1,0 +1,84 @@
+//! `gangline data bench`: fills batches of a dataset for a while, and says how fast.
+
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use gangline_base::Bytes;
+use gangline_data::order::Shuffle;
+use gangline_data::{Loader, Options, Room, Width};
+use serde_json::json;
+
+use super::{Place, failure};
+use crate::failure::Failure;
+use crate::output;
+
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    place: Place,
+    /// Tokens of a sample
+    #[arg(long, value_name = "TOKENS", default_value = "2048")]
+    sequence_length: NonZeroU32,
+    /// Samples of a batch
+    #[arg(long, value_name = "SAMPLES", default_value = "32")]
+    batch: NonZeroU32,
+    /// Threads that fill a batch
+    #[arg(long, value_name = "N", default_value = "1")]
+    threads: NonZeroU32,
+    /// How long to measure
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
+}
+
+pub(crate) fn run(args: &BenchArgs, is_json: bool) -> Result<(), Failure> {
+    let began = Instant::now();
+    let source = args.place.open()?;
+    let stored = source.data_type().bytes() as u64;
+    let options = Options {
+        sequence_length: args.sequence_length,
+        global_batch: args.batch,
+        seed: 1,
+        shuffle: Shuffle::default(),
+        part: None,
+        stages: Vec::new(),
+        epochs: None,
+        rank: 0,
+        world_size: NonZeroU32::MIN,
+        threads: args.threads,
+    };
+    let mut loader = Loader::new(vec![source], options).map_err(|error| failure(&error))?;
+    let tokens = u64::from(args.batch.get()) * u64::from(args.sequence_length.get());
+    let room =
+        usize::try_from(tokens * 8).map_err(|_| Failure::local("failed to make room for a batch", "use less"))?;
+    let (mut inputs, mut labels) = (vec![0; room], vec![0; room]);
+    let mut fill = |loader: &mut Loader| {
+        let mut room = Room { width: Width::Int64, inputs: &mut inputs, labels: &mut labels };
+        loader.fill(&mut room).map_err(|error| failure(&error))
+    };
+    fill(&mut loader)?;
+    let first = began.elapsed();
+    let (began, limit) = (Instant::now(), Duration::from_secs(args.seconds));
+    let mut batches = 0_u64;
+    while began.elapsed() < limit {
+        fill(&mut loader)?;
+        batches += 1;
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let rate = (batches * u64::from(args.batch.get())) as f64 / seconds;
+    let token_rate = (batches * tokens) as f64 / seconds;
+    if is_json {
+        return output::json(&json!({
+            "first_batch_seconds": first.as_secs_f64(),
+            "samples_per_second": rate,
+            "tokens_per_second": token_rate,
+            "bytes_read_per_second": token_rate * stored as f64,
+            "kind": "measured",
+        }));
+    }
+    let read = Bytes(batches.saturating_mul(tokens).saturating_mul(stored) / args.seconds);
+    output::say(&format!(
+        "first batch after {}; then {rate:.0} samples/s, {token_rate:.3e} tokens/s, {read}/s read (measured, inputs and labels as int64)",
+        output::duration(first)
+    ))
+}

@@ -1,0 +1,120 @@
+//! The batches of a rank: samples of the text in an order that any number of ranks goes on with, by
+//! `gangline-data`.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use gangline_data::order::Shuffle;
+use gangline_data::{Loader, Options, Room, Source, State, TokenType, Width};
+
+use crate::args::{Args, Environment};
+use crate::corpus::Batch;
+use crate::error::Error;
+
+/// What a checkpoint keeps of the data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The loader's state, as JSON.
+    pub(crate) state: String,
+    /// Samples of a batch over all ranks.
+    pub(crate) global_batch: u32,
+}
+
+/// The batches to train on.
+pub(crate) struct Data {
+    loader: Loader,
+    context: u32,
+    /// Where the samples of each step are noted, if anywhere.
+    log: Option<File>,
+    inputs: Vec<u8>,
+    labels: Vec<u8>,
+}
+
+impl Data {
+    /// At the first batch of the text.
+    pub(crate) fn open(text: Vec<u8>, args: &Args, environment: &Environment) -> Result<Data, Error> {
+        let nonzero = |number: u32| NonZeroU32::new(number).expect("the arguments have no such zero");
+        let Environment { rank, world_size, .. } = *environment;
+        let options = Options {
+            sequence_length: nonzero(args.context),
+            global_batch: nonzero(args.global_batch.unwrap_or(args.batch.saturating_mul(world_size))),
+            seed: args.seed,
+            shuffle: Shuffle::Global,
+            part: None,
+            stages: Vec::new(),
+            epochs: None,
+            rank,
+            world_size: nonzero(world_size),
+            threads: nonzero(1),
+        };
+        let source = Source::of_bytes("the text", text, TokenType::Uint8)?;
+        let log = args.sample_log.as_deref().map(|folder| open_log(folder, rank)).transpose()?;
+        let loader = Loader::new(vec![source], options)?;
+        Ok(Data { loader, context: args.context, log, inputs: Vec::new(), labels: Vec::new() })
+    }
+
+    /// Goes on from a checkpoint with its global batch, unless another one is asked for or too small for the ranks.
+    /// False if the checkpoint is of another text or order, or of an earlier version: then nothing is changed.
+    pub(crate) fn resume(&mut self, place: &Place, is_batch_kept: bool) -> Result<bool, Error> {
+        let state = State::from_json(&place.state);
+        if state.is_err() || state.and_then(|state| self.loader.restore(&state)).is_err() {
+            return Ok(false);
+        }
+        let kept = NonZeroU32::new(place.global_batch).filter(|kept| *kept >= self.loader.options().world_size);
+        if let Some(kept) = kept.filter(|_| is_batch_kept) {
+            self.loader.change_batch(kept)?;
+        }
+        Ok(true)
+    }
+
+    /// Leaves out batches.
+    pub(crate) fn skip(&mut self, batches: u64) {
+        self.loader.skip(batches);
+    }
+
+    /// This rank's rows of the next batch, which is the one of `step`.
+    pub(crate) fn next(&mut self, step: u64) -> Result<Batch, Error> {
+        let bytes = self.rows() * self.context as usize * TokenType::Uint32.bytes();
+        self.inputs.resize(bytes, 0);
+        self.labels.resize(bytes, 0);
+        let mut room = Room { width: Width::Int32, inputs: &mut self.inputs, labels: &mut self.labels };
+        self.loader.fill(&mut room)?;
+        if let Some(log) = &mut self.log {
+            let samples: Vec<u64> = self.loader.samples().iter().map(|sample| sample.number).collect();
+            let line = serde_json::json!({ "step": step, "rank": self.loader.options().rank, "samples": samples });
+            // In one write, so that a kill leaves whole lines.
+            let written = log.write_all(format!("{line}\n").as_bytes());
+            written.map_err(|source| Error::SampleLog { source })?;
+        }
+        let numbers = |bytes: &[u8]| bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        Ok(Batch { rows: self.rows(), inputs: numbers(&self.inputs), targets: numbers(&self.labels) })
+    }
+
+    /// Rows of this rank in a batch.
+    pub(crate) fn rows(&self) -> usize {
+        self.loader.rows().len()
+    }
+
+    /// Rows of all ranks in a batch.
+    pub(crate) fn global_batch(&self) -> u32 {
+        self.loader.options().global_batch.get()
+    }
+
+    /// What the mean over this rank's rows counts in the mean over the ranks.
+    pub(crate) fn loss_weight(&self) -> f64 {
+        self.loader.loss_weight()
+    }
+
+    /// What a checkpoint keeps.
+    pub(crate) fn place(&self) -> Place {
+        Place { state: self.loader.state().to_json(), global_batch: self.global_batch() }
+    }
+}
+
+fn open_log(folder: &Path, rank: u32) -> Result<File, Error> {
+    let opened = std::fs::create_dir_all(folder)
+        .and_then(|()| File::options().create(true).append(true).open(folder.join(format!("rank-{rank}.jsonl"))));
+    opened.map_err(|source| Error::SampleLog { source })
+}
