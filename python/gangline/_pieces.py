@@ -21,3 +21,8 @@ def own_pieces(gathering):
     """Returns the tree of this rank's own values as a piece; empty if there are none."""
     tree = gathering.own_values()
     return [] if tree is None else [own_bytes(own_name(gathering.place[0]), tree)]
+
+
+def given_of(pieces):
+    """Returns pieces as the native store takes them."""
+    return [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]

@@ -19,7 +19,7 @@ from ._remote import place as _place
 from ._retention import Keep, given
 from ._save import Save, ask, check_process, unasked, warn_of_retention
 from ._snapshot import Snapshot, check_step
-from ._pieces import bytes_piece, own_pieces
+from ._pieces import bytes_piece, given_of, own_pieces
 from ._state import RESERVED, VALUES, Gathering, Local, Scattering
 from ._values import path_text
 from .errors import (
@@ -314,10 +314,10 @@ class Writer(Reader):
         step, notes = check_step(step), (*_notes.texts(metadata or {}), list(values))
         if optimizers:
             left = _overlap.left_to_copy(pieces, optimizers, self._rooms)
-            given = _given(left.pieces)
+            given = given_of(left.pieces)
             save = _overlap.OverlappedSave(step, lambda: self._native.save_unconfirmed(step, given, notes), left)
         else:
-            save = Save(step, self._native.save(step, _given(pieces), notes))
+            save = Save(step, self._native.save(step, given_of(pieces), notes))
         self._saves.append(save)
         unasked.add(save)
         return save
@@ -462,11 +462,6 @@ class Store(Writer):
         if hasattr(tensor, "to_local"):
             tensor, _ = self._sharded(path, tensor)
         return Local(tensor, kind.identity(tensor))
-
-
-def _given(pieces):
-    """Returns pieces as the native store takes them."""
-    return [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
 
 
 def _checked(memory_max=None, keep_memory=True):

@@ -13,6 +13,7 @@ mod id;
 mod measured;
 mod money;
 mod phase;
+mod principal;
 mod quantity;
 mod spec;
 mod sweep;
@@ -29,6 +30,7 @@ pub use id::{AttemptNumber, Epoch, InvalidName, JobId, NodeId, NodeName, PoolNam
 pub use measured::Measured;
 pub use money::{InvalidMoney, Money};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};
+pub use principal::Principal;
 pub use quantity::{Bytes, GpuSeconds, InvalidBytes, Step, Tokens};
 pub use spec::{
     AcceleratorKind, CheckpointPolicy, Flavour, GangShape, HangTimeout, JobSpec, Launch, Pin, Priority, Program,

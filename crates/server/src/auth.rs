@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use gangline_base::{AttemptNumber, Epoch, JobId};
+use gangline_base::{AttemptNumber, Epoch, JobId, Submitter};
 use gangline_execution::endpoint::ATTEMPT_HEADER;
 
 use super::body::{Gathering, gather, turn_away};
@@ -24,19 +24,25 @@ pub(super) const COOKIE: &str = "gangline_session";
 const NAMED_WITHIN: usize = 128;
 
 /// Lets requests with the users' token through. The page's cookie allows reading only.
-pub(super) async fn require_user(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let headers = request.headers();
-    let by_header = bearer(headers).is_some_and(|token| app.secrets.is_user(token));
-    let is_read = request.method() == Method::GET;
-    if !(by_header || is_read && has_cookie(&app, headers)) {
+pub(super) async fn require_user(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let Some(user) = user_of(&app, &request) else {
         turn_away(request).await;
         return ApiError::unauthorized().into_response();
-    }
+    };
     prove(request.extensions().get());
+    request.extensions_mut().insert(user);
     match gather(request, USER_BODY_BYTES_MAX).await {
         Ok(request) => next.run(request).await,
         Err(error) => error.into_response(),
     }
+}
+
+/// Returns the user that a request proves to come from.
+fn user_of(app: &App, request: &Request) -> Option<Submitter> {
+    let headers = request.headers();
+    let by_header = bearer(headers).and_then(|token| app.user_of(token));
+    let by_cookie = || (request.method() == Method::GET && has_cookie(app, headers)).then(|| app.user.clone());
+    by_header.or_else(by_cookie)
 }
 
 /// The attempt that a report belongs to, proved by its token.

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::once::Keyed;
+use super::once::Caller;
 use super::segment::Segment;
 use super::{App, ErrorBody, read, try_read};
 use gangline_control::service;
@@ -137,16 +137,16 @@ async fn page(app: &Arc<App>, standing: Standing, before: Option<JobId>, limit: 
     (status = 503, body = ErrorBody)))]
 pub(super) async fn submit(
     State(app): State<Arc<App>>,
-    Keyed(key): Keyed,
+    caller: Caller,
     request: Result<Json<api::SubmitRequest>, JsonRejection>,
 ) -> Result<Json<api::Answer>, ApiError> {
     let Json(request) = request?;
     let is_dry = request.dry_run;
-    let submission = match read_at_once(&app, &request) {
+    let submission = match read_at_once(&app, &caller.user, &request) {
         Some(read) => read?,
-        None => read_aside(&app, request).await?,
+        None => read_aside(&app, &caller.user, request).await?,
     };
-    let changing = app.handle.keyed(key);
+    let changing = caller.handle(&app);
     Ok(Json(match submission {
         Submission::Job(spec) if is_dry => api::Answer::DryRun(app.handle.dry_run(*spec).await?),
         Submission::Job(spec) => changing.submit(*spec).await?,
@@ -156,7 +156,7 @@ pub(super) async fn submit(
 }
 
 /// Parses a job file that takes next to no time; none if it may take longer.
-fn read_at_once(app: &App, request: &api::SubmitRequest) -> Option<Result<Submission, ApiError>> {
+fn read_at_once(app: &App, user: &Submitter, request: &api::SubmitRequest) -> Option<Result<Submission, ApiError>> {
     if request.job_file.len() > READ_AT_ONCE_BYTES_MAX {
         return None;
     }
@@ -166,14 +166,14 @@ fn read_at_once(app: &App, request: &api::SubmitRequest) -> Option<Result<Submis
         is_afar.set(is_afar.get() || !is_at_hand);
         is_at_hand && path.is_dir()
     };
-    let read = read_job_file(request, app.user.clone(), &is_folder);
+    let read = read_job_file(request, user.clone(), &is_folder);
     (!is_afar.get()).then_some(read)
 }
 
 /// Parses a job file on a blocking thread, since a check of its folder, say, may take long.
-async fn read_aside(app: &Arc<App>, request: api::SubmitRequest) -> Result<Submission, ApiError> {
-    let app = Arc::clone(app);
-    let read = move || read_job_file(&request, app.user.clone(), &|path| app.at_hand.look(path));
+async fn read_aside(app: &Arc<App>, user: &Submitter, request: api::SubmitRequest) -> Result<Submission, ApiError> {
+    let (app, user) = (Arc::clone(app), user.clone());
+    let read = move || read_job_file(&request, user, &|path| app.at_hand.look(path));
     let read = tokio::task::spawn_blocking(read).await;
     read.map_err(|_| ApiError::internal("reading a job file panicked"))?
 }
@@ -223,10 +223,10 @@ pub(super) async fn show(State(app): State<Arc<App>>, Segment(job): Segment) -> 
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
-    Keyed(key): Keyed,
+    caller: Caller,
 ) -> Result<Json<api::CancelAnswer>, ApiError> {
     let id = parse_job(&job)?;
-    Ok(Json(app.handle.keyed(key).cancel(id, app.user.clone()).await?))
+    Ok(Json(caller.handle(&app).cancel(id, caller.user.clone()).await?))
 }
 
 /// Changes a waiting job: holds or releases it, or sets its queue, its priority or its time limit. All changes are made,
@@ -238,13 +238,13 @@ pub(super) async fn cancel(
 pub(super) async fn change(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
-    Keyed(key): Keyed,
+    caller: Caller,
     request: Result<Json<api::ChangeRequest>, JsonRejection>,
 ) -> Result<Json<api::ChangeAnswer>, ApiError> {
     let (id, Json(request)) = (parse_job(&job)?, request?);
     let hold = request.hold.map(|hold| if hold { JobChange::Hold } else { JobChange::Release });
     let changes = hold.into_iter().chain(parse_changes(&request.set)?).collect();
-    Ok(Json(app.handle.keyed(key).change(id, changes, app.user.clone()).await?))
+    Ok(Json(caller.handle(&app).change(id, changes, caller.user.clone()).await?))
 }
 
 /// Submits a job that continues the work of an ended one from its checkpoints. It is a new job: the ended one keeps its
@@ -257,12 +257,12 @@ pub(super) async fn change(
 pub(super) async fn resume(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
-    Keyed(key): Keyed,
+    caller: Caller,
     request: Result<Json<api::ResumeRequest>, JsonRejection>,
 ) -> Result<Json<api::Submitted>, ApiError> {
     let (id, Json(request)) = (parse_job(&job)?, request?);
     let changes = parse_changes(&request.set)?;
-    Ok(Json(app.handle.keyed(key).resume(id, changes, app.user.clone()).await?))
+    Ok(Json(caller.handle(&app).resume(id, changes, caller.user.clone()).await?))
 }
 
 fn parse_changes(set: &BTreeMap<String, String>) -> Result<Vec<JobChange>, ApiError> {

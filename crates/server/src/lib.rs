@@ -85,6 +85,13 @@ pub struct App {
     pub read_configuration: ReadConfiguration,
 }
 
+impl App {
+    /// Returns the user that a token stands for, if it is a user's.
+    fn user_of(&self, token: &str) -> Option<Submitter> {
+        self.secrets.is_user(token).then(|| self.user.clone())
+    }
+}
+
 /// Builds the router with all routes.
 pub fn router(app: App) -> Router {
     let app = Arc::new(app);

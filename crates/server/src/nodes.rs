@@ -10,7 +10,7 @@ use gangline_api as api;
 use gangline_base::NodeName;
 
 use super::error::ApiError;
-use super::once::Keyed;
+use super::once::Caller;
 use super::segment::Segment;
 use super::{App, ErrorBody};
 use gangline_control::service::{self, DrainWish, Handle};
@@ -28,12 +28,12 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Json<api::NodeLi
 pub(super) async fn drain(
     State(app): State<Arc<App>>,
     Segment(node): Segment,
-    Keyed(key): Keyed,
+    caller: Caller,
     drain: Result<Json<api::Drain>, JsonRejection>,
 ) -> Result<Json<api::Node>, ApiError> {
     let Json(drain) = drain?;
     let within = drain.within_seconds.map(|seconds| DrainWish::Within(Duration::from_secs(u64::from(seconds))));
-    set_drain(&app.handle.keyed(key), &node, within.unwrap_or(DrainWish::WhenFree)).await
+    set_drain(&caller.handle(&app), &node, within.unwrap_or(DrainWish::WhenFree)).await
 }
 
 /// A draining or suspect node takes jobs again, and its faults are forgotten.
@@ -43,9 +43,9 @@ pub(super) async fn drain(
 pub(super) async fn undrain(
     State(app): State<Arc<App>>,
     Segment(node): Segment,
-    Keyed(key): Keyed,
+    caller: Caller,
 ) -> Result<Json<api::Node>, ApiError> {
-    set_drain(&app.handle.keyed(key), &node, DrainWish::Undo).await
+    set_drain(&caller.handle(&app), &node, DrainWish::Undo).await
 }
 
 async fn set_drain(handle: &Handle, node: &str, wish: DrainWish) -> Result<Json<api::Node>, ApiError> {

@@ -2,7 +2,6 @@
 //! the first answer, whatever has happened since; the same key with another path or body is refused. See
 //! docs/reference/guarantees.md.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
@@ -12,9 +11,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use gangline_base::{Principal, Submitter};
+
 use super::error::ApiError;
 use super::{App, USER_BODY_BYTES_MAX, read};
-use gangline_control::service;
+use gangline_control::service::{self, Handle};
 use gangline_control::views::RequestKey;
 
 /// The header with the client's idempotency key.
@@ -24,14 +25,27 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// The longest key.
 pub(super) const KEY_BYTES_MAX: usize = 255;
 
-/// The idempotency key of a change, if it has one.
-pub(super) struct Keyed(pub(super) Option<RequestKey>);
+/// Who requests a change, and its idempotency key, if it has one.
+pub(super) struct Caller {
+    /// The user, as the authentication layer proved.
+    pub(super) user: Submitter,
+    key: Option<RequestKey>,
+}
 
-impl<S: Send + Sync> FromRequestParts<S> for Keyed {
-    type Rejection = Infallible;
+impl Caller {
+    /// Returns the handle for the caller's change.
+    pub(super) fn handle(&self, app: &App) -> Handle {
+        app.handle.by(Principal::User(self.user.clone())).keyed(self.key.clone())
+    }
+}
 
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        Ok(Keyed(parts.extensions.remove::<RequestKey>()))
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
+        let key = parts.extensions.remove::<RequestKey>();
+        let user = parts.extensions.get::<Submitter>().cloned().ok_or_else(ApiError::unauthorized)?;
+        Ok(Caller { user, key })
     }
 }
 
@@ -62,8 +76,8 @@ async fn recall(app: &Arc<App>, request: Request) -> Result<Recalled, ApiError> 
     let text = key_of(request.headers())?.to_owned();
     let (mut parts, body) = request.into_parts();
     let body = to_bytes(body, USER_BODY_BYTES_MAX).await.map_err(|_| ApiError::body_too_large(USER_BODY_BYTES_MAX))?;
-    let key =
-        RequestKey { user: app.user.0.clone(), key: text, request: fingerprint(&parts.method, &parts.uri, &body) };
+    let user = parts.extensions.get::<Submitter>().ok_or_else(ApiError::unauthorized)?.0.clone();
+    let key = RequestKey { user, key: text, request: fingerprint(&parts.method, &parts.uri, &body) };
     if app.handle.may_know(&key) {
         let asked = key.clone();
         if let Some(kept) = read(app, move |views| views.answer(&asked)).await? {

@@ -6,7 +6,7 @@ use axum::Extension;
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use gangline_base::{AttemptNumber, Epoch, JobId};
+use gangline_base::{AttemptNumber, Epoch, JobId, Principal};
 use gangline_execution::protocol::{Orders, PROTOCOL_VERSION, Report, is_understood};
 
 use super::App;
@@ -28,5 +28,5 @@ pub(super) async fn report(
     if !is_understood(report.version) {
         return Err(ApiError::protocol_version(report.version, PROTOCOL_VERSION));
     }
-    Ok(Json(app.handle.report(report).await?))
+    Ok(Json(app.handle.by(Principal::Attempt { job, attempt }).report(report).await?))
 }

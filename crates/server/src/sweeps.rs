@@ -9,7 +9,7 @@ use gangline_api as api;
 use gangline_base::SweepId;
 
 use super::error::ApiError;
-use super::once::Keyed;
+use super::once::Caller;
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
 use gangline_control::views::SweepView;
@@ -42,9 +42,9 @@ pub(super) async fn show(State(app): State<Arc<App>>, Segment(text): Segment) ->
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,
     Segment(text): Segment,
-    Keyed(key): Keyed,
+    caller: Caller,
 ) -> Result<Json<api::CancelSweepAnswer>, ApiError> {
     let id = parse_sweep(&text)?;
     read(&app, move |views| views.sweep(id)).await?.ok_or_else(|| ApiError::no_sweep(&text))?;
-    Ok(Json(app.handle.keyed(key).cancel_sweep(id, app.user.clone()).await?))
+    Ok(Json(caller.handle(&app).cancel_sweep(id, caller.user.clone()).await?))
 }

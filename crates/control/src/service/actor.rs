@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
 use gangline_api as api;
-use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Timestamp};
+use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Principal, Timestamp};
 use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info};
@@ -23,7 +23,7 @@ use super::survey::Surveyed;
 use super::troubles::Troubles;
 use super::{Error, Options};
 use gangline_store::db::{self, Journal, Reader};
-use gangline_store::model::JobRecord;
+use gangline_store::model::{JobRecord, RequestKey};
 use gangline_store::ports;
 
 /// The longest time that a stop waits for its snapshot. Without the snapshot, the next start replays more
@@ -133,10 +133,16 @@ impl Actor {
     }
 
     fn handle(&mut self, now: Timestamp, request: Request, batch: &mut Batch) {
-        let (key, request) = match request {
-            Request::Keyed { key, request } => (Some(key), *request),
-            request => (None, request),
+        let (by, key, request) = match request {
+            Request::Asked { by, key, request } => (by, key, *request),
+            request => (Principal::Service, None, request),
         };
+        batch.by = by;
+        self.handle_asked(now, (key, request), batch);
+        batch.by = Principal::Service;
+    }
+
+    fn handle_asked(&mut self, now: Timestamp, (key, request): (Option<RequestKey>, Request), batch: &mut Batch) {
         match request {
             Request::Submit { spec, reply } => self
                 .change(batch, key, reply, |actor, batch| actor.submit(now, *spec, batch).map(api::Answer::Submitted)),
@@ -178,8 +184,8 @@ impl Actor {
             Request::Queues { reply } => Self::answer_query(batch, reply, Ok(self.queue_list(now))),
             Request::Kept { kept } => self.kept(*kept),
             Request::Health { reply } => Self::answer_query(batch, reply, Ok(self.health())),
-            // A keyed request can't contain another one, and `turn` handles a stop.
-            Request::Keyed { .. } | Request::Stop => {}
+            // An asked request can't contain another one, and `turn` handles a stop.
+            Request::Asked { .. } | Request::Stop => {}
         }
     }
 

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gangline_accounting::LedgerEntry;
-use gangline_base::{Bytes, JobId, Timestamp};
+use gangline_base::{Bytes, JobId, Principal, Timestamp};
 use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::Entry;
 
 use super::Error;
-use gangline_store::codec::{ClosedAttempt, encode_entry};
+use gangline_store::codec::{ClosedAttempt, encode_entry, encode_event};
 use gangline_store::db;
 use gangline_store::model::{KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
 
@@ -26,6 +26,8 @@ pub(super) type Deferred = Box<dyn FnOnce(Result<(), &Error>) + Send>;
 /// A group commit that is being gathered.
 #[derive(Default)]
 pub(super) struct Batch {
+    /// On whose authority the next events happen: that of the request that is being handled, or the service's.
+    pub(super) by: Principal,
     pub(super) entries: Vec<db::Entry>,
     bytes: usize,
     pub(super) answers: Vec<Deferred>,
@@ -38,7 +40,11 @@ pub(super) struct Batch {
 impl Batch {
     /// Adds a journal entry.
     pub(super) fn push(&mut self, at: Timestamp, entry: &Entry) {
-        self.push_body(at, encode_entry(entry));
+        let body = match entry {
+            Entry::Event(event) => encode_event(event, &self.by),
+            Entry::Decision(_) => encode_entry(entry),
+        };
+        self.push_body(at, body);
     }
 
     /// Adds the journal records of a closed attempt.

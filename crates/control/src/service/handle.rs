@@ -1,7 +1,7 @@
 //! The handle through which the rest of the control plane sends requests to the service's thread.
 
 use gangline_api as api;
-use gangline_base::{Bytes, JobId, JobSpec, NodeName, Submitter, SweepId, SweepSpec};
+use gangline_base::{Bytes, JobId, JobSpec, NodeName, Principal, Submitter, SweepId, SweepSpec};
 use gangline_execution::launcher::SurveyedNode;
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, Fate, JobChange, Refusal};
@@ -104,9 +104,11 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 /// The requests that the service's thread accepts.
 pub(super) enum Request {
-    /// A change that is made only once for its idempotency key. Requests other than changes ignore the key.
-    Keyed {
-        key: RequestKey,
+    /// A request from outside of the service. A change with an idempotency key is made only once; other requests
+    /// ignore the key.
+    Asked {
+        by: Principal,
+        key: Option<RequestKey>,
         request: Box<Request>,
     },
     Submit {
@@ -206,6 +208,8 @@ pub struct Handle {
     pub(super) known: KnownKeys,
     /// The idempotency key for changes made through this handle, if any.
     pub(super) key: Option<RequestKey>,
+    /// On whose authority requests are made through this handle.
+    pub(super) by: Principal,
 }
 
 impl std::fmt::Debug for Request {
@@ -221,6 +225,13 @@ impl Handle {
         Handle { key, ..self.clone() }
     }
 
+    /// Returns a handle whose requests are made on this authority, which the caller has checked. A new handle
+    /// has the service's.
+    #[must_use]
+    pub fn by(&self, principal: Principal) -> Handle {
+        Handle { by: principal, ..self.clone() }
+    }
+
     /// Reports whether an answer may be stored under this key; if not, no lookup is needed.
     #[must_use]
     pub fn may_know(&self, key: &RequestKey) -> bool {
@@ -230,10 +241,7 @@ impl Handle {
     async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         let request = request(reply);
-        let request = match &self.key {
-            Some(key) => Request::Keyed { key: key.clone(), request: Box::new(request) },
-            None => request,
-        };
+        let request = Request::Asked { by: self.by.clone(), key: self.key.clone(), request: Box::new(request) };
         self.requests.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => Error::Overloaded,
             TrySendError::Disconnected(_) => Error::Stopping,

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
-use gangline_base::{JobId, NodeName, SweepId, Timestamp};
+use gangline_base::{JobId, NodeName, Principal, SweepId, Timestamp};
 use gangline_execution::launcher::{IDENTITY_FILE, Launcher};
 use gangline_orchestration::{Engine, Event, Limits, Location, NodeSpec, NodeStatus, Refusal, ShareState};
 use gangline_specs::config::{self, ConfigError};
@@ -128,7 +128,7 @@ impl Service {
             }
         };
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
-        let handle = Handle { requests, known, key: None };
+        let handle = Handle { requests, known, key: None, by: Principal::Service };
         Ok(Service { handle, views, thread, failure, launching, keeping, surveying, sweeping, auditing })
     }
 

@@ -10,6 +10,7 @@ mod metrics;
 mod once;
 mod page;
 mod plane;
+mod principals;
 mod refusals;
 mod reports;
 mod sweeps;

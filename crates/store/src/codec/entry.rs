@@ -26,7 +26,7 @@ use super::{Error, VERSION, VERSION_SHARED, decode, encode};
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum EntryV1 {
+pub(super) enum EntryV1 {
     NodeJoined(NodeV1),
     NodeLost {
         node: NodeId,
@@ -221,7 +221,7 @@ pub(super) enum StopV1 {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum RequeueV1 {
+pub(super) enum RequeueV1 {
     Fault {
         cause: CauseV1,
         #[serde(default)]
@@ -251,7 +251,7 @@ enum RequeueV1 {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum FateV1 {
+pub(super) enum FateV1 {
     Succeeded,
     Cancelled,
     TimedOut,
@@ -268,12 +268,14 @@ enum FateV1 {
 /// Encodes an entry as the body of a journal record.
 #[must_use]
 pub fn encode_entry(entry: &Entry) -> Vec<u8> {
-    let version = if matches!(entry, Entry::Event(Event::SweepSubmitted(_))) { VERSION_SHARED } else { VERSION };
-    let body = match entry {
-        Entry::Event(event) => event_to_disk(event),
-        Entry::Decision(decision) => decision_to_disk(decision),
-    };
-    encode(version, body)
+    match entry {
+        Entry::Event(event) => encode(version_of(event), event_to_disk(event)),
+        Entry::Decision(decision) => encode(VERSION, decision_to_disk(decision)),
+    }
+}
+
+pub(super) fn version_of(event: &Event) -> u32 {
+    if matches!(event, Event::SweepSubmitted(_)) { VERSION_SHARED } else { VERSION }
 }
 
 /// Decodes the body of a journal record.
@@ -287,7 +289,7 @@ pub fn decode_entry(body: &[u8]) -> Result<Recorded, Error> {
     }
 }
 
-fn event_to_disk(event: &Event) -> EntryV1 {
+pub(super) fn event_to_disk(event: &Event) -> EntryV1 {
     match event.clone() {
         Event::NodeJoined(spec) => EntryV1::NodeJoined(NodeV1::from(&spec)),
         Event::NodeLost { node } => EntryV1::NodeLost { node },

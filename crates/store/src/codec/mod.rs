@@ -16,6 +16,7 @@ mod closed;
 mod entry;
 mod history;
 mod pace;
+mod principal;
 mod remedy;
 mod sharing;
 mod snapshot;
@@ -27,10 +28,12 @@ mod sweep;
 pub(crate) mod tests;
 mod topology;
 
+use gangline_base::Principal;
 use serde::{Deserialize, Serialize};
 
 pub use closed::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
 pub use entry::{Recorded, decode_entry, encode_entry};
+pub use principal::{encode_event, principal_of};
 pub use snapshot::{decode_snapshot, encode_snapshot};
 pub use spec::{PinV1, SpecV1, hang_timeout_ms};
 
@@ -45,6 +48,10 @@ const VERSION_CLOSED: u32 = 3;
 #[derive(Serialize, Deserialize)]
 struct Versioned<T> {
     v: u32,
+    /// On whose authority an event happened; missing from decisions, which follow from events, and from events
+    /// of earlier releases, which skip it when they read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
     body: T,
 }
 
@@ -66,7 +73,12 @@ pub enum Error {
 }
 
 fn encode<T: Serialize>(v: u32, body: T) -> Vec<u8> {
-    serde_json::to_vec(&Versioned { v, body }).expect("types of the codec have string keys only")
+    serde_json::to_vec(&Versioned { v, by: None, body }).expect("types of the codec have string keys only")
+}
+
+fn encode_by<T: Serialize>(v: u32, by: &Principal, body: T) -> Vec<u8> {
+    let versioned = Versioned { v, by: Some(by.to_string()), body };
+    serde_json::to_vec(&versioned).expect("types of the codec have string keys only")
 }
 
 fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Error> {

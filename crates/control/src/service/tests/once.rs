@@ -1,7 +1,7 @@
 //! Changes with an idempotency key: made once, answered alike.
 
 use gangline_api as api;
-use gangline_base::Submitter;
+use gangline_base::{Principal, Submitter};
 use tokio::sync::oneshot;
 
 use super::super::Error;
@@ -16,7 +16,11 @@ fn key(key: &str, asked: &str) -> RequestKey {
 }
 
 fn submit(name: &str, key: RequestKey, reply: Reply<api::Answer>) -> Request {
-    Request::Keyed { key, request: Box::new(Request::Submit { spec: Box::new(spec(name, 1, 1)), reply }) }
+    Request::Asked {
+        by: Principal::Service,
+        key: Some(key),
+        request: Box::new(Request::Submit { spec: Box::new(spec(name, 1, 1)), reply }),
+    }
 }
 
 fn jobs(world: &mut World) -> u64 {
@@ -61,7 +65,7 @@ fn an_answer_that_changed_nothing_is_kept_and_a_refusal_is_not() {
     let job = world.submit(spec("a", 1, 1));
     let cancel = |key: RequestKey, reply| {
         let request = Request::Cancel { job, by: Submitter("ada".to_owned()), reply };
-        Request::Keyed { key, request: Box::new(request) }
+        Request::Asked { by: Principal::Service, key: Some(key), request: Box::new(request) }
     };
     world.cancel(job).expect("it runs");
     let noted = world.ask(|reply| cancel(key("again", "cancel"), reply)).expect("it is stopping");
@@ -69,7 +73,7 @@ fn an_answer_that_changed_nothing_is_kept_and_a_refusal_is_not() {
     assert_eq!(world.ask(|reply| cancel(key("again", "cancel"), reply)), Ok(noted));
     let huge = |reply| {
         let request = Request::Submit { spec: Box::new(spec("huge", 1, 3)), reply };
-        Request::Keyed { key: key("huge", "huge"), request: Box::new(request) }
+        Request::Asked { by: Principal::Service, key: Some(key("huge", "huge")), request: Box::new(request) }
     };
     assert!(matches!(world.ask(huge), Err(Error::Refused(_))));
     world.ask(|reply| submit("b", key("huge", "b"), reply)).expect("the refused request left its key free");

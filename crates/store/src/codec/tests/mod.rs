@@ -2,6 +2,7 @@
 //! readable for ever.
 
 pub(crate) mod examples;
+mod principal;
 
 use std::sync::Arc;
 
