@@ -21,6 +21,7 @@ use super::known::KnownKeys;
 use super::looks::{Look, Looking, ShareKey};
 use super::survey::Surveyed;
 use super::troubles::Troubles;
+use super::waiting::Changing;
 use super::{Error, Options};
 use gangline_store::db::{self, Journal, Reader};
 use gangline_store::model::{JobRecord, RequestKey};
@@ -150,10 +151,14 @@ impl Actor {
                 self.change(batch, key, reply, |actor, batch| actor.cancel(now, job, by, batch));
             }
             Request::Change { job, changes, by, reply } => {
-                self.change(batch, key, reply, |actor, batch| actor.change_job(now, job, changes, by, batch));
+                self.change(batch, key, reply, |actor, batch| {
+                    actor.change_job(now, Changing { job, changes, by }, batch)
+                });
             }
             Request::Resume { job, changes, by, reply } => {
-                self.change(batch, key, reply, |actor, batch| actor.resume_job(now, job, &changes, by, batch));
+                self.change(batch, key, reply, |actor, batch| {
+                    actor.resume_job(now, Changing { job, changes, by }, batch)
+                });
             }
             Request::SubmitSweep { sweep, reply } => self.change(batch, key, reply, |actor, batch| {
                 actor.submit_sweep(now, *sweep, batch).map(api::Answer::SweepSubmitted)

@@ -21,14 +21,19 @@ use gangline_store::model::{JobRecord, StateRecord};
 use gangline_store::ports::Queries as _;
 use gangline_store::{codec, db};
 
+/// A request to change a job, or what its resumption changes.
+pub(super) struct Changing {
+    pub(super) job: JobId,
+    pub(super) changes: Vec<JobChange>,
+    pub(super) by: Submitter,
+}
+
 impl Actor {
     /// Changes a waiting job. Changes that it has already are not made again.
     pub(super) fn change_job(
         &mut self,
         now: Timestamp,
-        id: JobId,
-        mut changes: Vec<JobChange>,
-        by: Submitter,
+        Changing { job: id, mut changes, by }: Changing,
         batch: &mut Batch,
     ) -> Result<api::ChangeAnswer, Error> {
         let job = self.engine.job(id).ok_or_else(|| self.not_live(id))?;
@@ -37,7 +42,7 @@ impl Actor {
         }
         let changed = changes.iter().map(ToString::to_string).collect();
         if !changes.is_empty() {
-            self.make_changes(now, id, changes, by, batch)?;
+            self.make_changes(now, Changing { job: id, changes, by }, batch)?;
         }
         let state = self.records.get(&id).map_or(api::JobState::Waiting, |record| views::state(record.state));
         Ok(api::ChangeAnswer { job: id.to_string(), state, changed })
@@ -48,9 +53,7 @@ impl Actor {
     fn make_changes(
         &mut self,
         now: Timestamp,
-        id: JobId,
-        changes: Vec<JobChange>,
-        by: Submitter,
+        Changing { job: id, changes, by }: Changing,
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let before = self.records.get(&id).cloned();
@@ -97,9 +100,7 @@ impl Actor {
     pub(super) fn resume_job(
         &mut self,
         now: Timestamp,
-        origin: JobId,
-        changes: &[JobChange],
-        by: Submitter,
+        Changing { job: origin, changes, by }: Changing,
         batch: &mut Batch,
     ) -> Result<api::Submitted, Error> {
         if self.engine.job(origin).is_some() {
