@@ -82,7 +82,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::Corrupt`] where the chain breaks, [`Error::History`] where the archive is damaged, and those
-    /// of [`Reader::read`].
+    /// of a read.
     pub fn history(&self, after: Sequence, count_max: u32) -> Result<Vec<Record>, Error> {
         let count_max = usize::try_from(count_max).expect("usize holds a u32 on Linux");
         let read = |transaction: &Transaction<'_>| {
@@ -121,7 +121,7 @@ impl Reader {
     /// Returns the oldest sound snapshot that covers a record: its last record, and the writer's state.
     ///
     /// # Errors
-    /// Those of [`Reader::read`].
+    /// Those of a read.
     pub fn snapshot_of(&self, record: Sequence) -> Result<Option<(Sequence, Vec<u8>)>, Error> {
         let (snapshots, archive) = (Snapshots::of(&self.pool.database), Archive::of(&self.pool.database));
         let found = self.read(|transaction| Ok(oldest_sound(transaction, (&snapshots, &archive), record)))??;
