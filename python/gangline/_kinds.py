@@ -1,16 +1,15 @@
 """Access to each kind of tensor (torch's, numpy's, JAX's): reading its type, shape and bytes, and making a
 new one.
 
-A kind is an object with `name`, `has_type(type)` (whether values of that Python type are of this kind), `type_of(value)` (the name of the element type), `shape_of(value)`,
+A kind is an object with `name`, `has_type(type)` (whether values of that Python type are of this kind),
+`type_of(value)` (the name of the element type), `shape_of(value)`,
 `bytes_of(value)` (its elements as a flat uint8 array, without a copy where it is contiguous in host memory),
-`identity(value)` (equal for values that are the same memory, else None), `new(type, shape, memory)` (with unspecified
-content, in fresh memory from a `FreshMemory` if it likes), `room_in(value)`
+`identity(value)` (equal for values that are the same memory, else None), `new(type, shape)`, `room_in(value)`
 (its memory to read into, or None if it has to be copied into), `copy_into(target, source)` and
 `finish(value)`. Elements are little-endian and in row-major order.
 """
 
 import functools
-import math
 import sys
 
 import numpy
@@ -19,34 +18,6 @@ from ._types import numpy_type
 from .errors import Refused
 
 EMPTY = numpy.empty(0, numpy.uint8)
-# Memory that smaller tensors share, and the size from which one has memory of its own: numpy asks for huge pages from
-# there on, which take a twentieth of the time of ordinary ones to be used first.
-_SHARED_BYTES, _OWN_BYTES_MIN = 32 << 20, 4 << 20
-# As torch aligns its tensors.
-_ALIGNMENT = 64
-
-
-class FreshMemory:
-    """Memory for new tensors. Small ones share a block, which is freed when the last of them is."""
-
-    def __init__(self):
-        self._shared, self._used = EMPTY, 0
-
-    def take(self, size):
-        """Returns a flat array of this many bytes, with unspecified content."""
-        if size >= _OWN_BYTES_MIN:
-            return _aligned(size)
-        if self._used + size > self._shared.size:
-            self._shared, self._used = _aligned(_SHARED_BYTES), 0
-        begin = self._used
-        self._used = -(-(begin + size) // _ALIGNMENT) * _ALIGNMENT
-        return self._shared[begin : begin + size]
-
-
-def _aligned(size):
-    room = numpy.empty(size + _ALIGNMENT, numpy.uint8)
-    begin = -room.__array_interface__["data"][0] % _ALIGNMENT
-    return room[begin : begin + size]
 
 
 class NumpyKind:
@@ -81,7 +52,7 @@ class NumpyKind:
         return (address, value.dtype.str, value.shape, value.strides) if value.size else None
 
     @staticmethod
-    def new(type_name, shape, memory):
+    def new(type_name, shape):
         return numpy.empty(shape, numpy_type(type_name))
 
     @staticmethod
@@ -196,15 +167,10 @@ class TorchKind:
         return (str(value.device), value.data_ptr(), *layout)
 
     @staticmethod
-    def new(type_name, shape, memory):
+    def new(type_name, shape):
         import torch
 
-        made = torch.empty(shape if 0 in shape else 0, dtype=getattr(torch, type_name))
-        size = math.prod(shape) * made.element_size()
-        if not size:
-            return made
-        # With its own storage rather than as a view: what saves a tensor saves the whole storage.
-        return made.set_(torch.frombuffer(memory.take(size), dtype=torch.uint8).untyped_storage(), 0, shape)
+        return torch.empty(shape, dtype=getattr(torch, type_name))
 
     @staticmethod
     def room_in(value):

@@ -13,7 +13,7 @@ import math
 import numpy
 
 from . import _values
-from ._kinds import BY_NAME, FreshMemory, NumpyKind, kind_of
+from ._kinds import BY_NAME, NumpyKind, kind_of
 from ._loading import ANYTHING, LEFT_OUT, How, Selection, has_gaps, without_gaps
 from ._per_rank import RANKS_MAX, PerRank
 from ._random import generator_of, state_of_rank
@@ -257,7 +257,6 @@ class Scattering:
         self.wanted = []
         self.aside = []  # what has to be copied, or converted, into where it belongs: (_Aside, ...)
         self.finals = {}  # path -> what makes the value, after reading
-        self.memory = FreshMemory()
         self.read = {}  # (kind, name) -> the new value that will hold the whole tensor
         self.filled = set()  # (name, identity) of the memory of `into` that will hold it
         self.kept = {}  # path -> what is kept of a copied tensor
@@ -280,8 +279,7 @@ class Scattering:
         # Tensors that are copied are checked before, so that there is only one check to wait for.
         verify = "all" if self.how.verify == "background" else self.how.verify
         for batch in _batches(self.aside):
-            memory = FreshMemory()
-            rooms = [one.kind.new(one.type, one.kind.shape_of(one.local), memory) for one in batch]
+            rooms = [one.kind.new(one.type, one.kind.shape_of(one.local)) for one in batch]
             wanted = [one.wanted(one.kind.room_in(room)) for one, room in zip(batch, rooms, strict=True)]
             read([one for one in wanted if one.room.size], verify)
             for one, room in zip(batch, rooms, strict=True):
@@ -370,7 +368,7 @@ class Scattering:
 
     def new_tensor(self, path, name, kind, declared):
         if (kind, name) not in self.read:
-            value = self.read[kind, name] = kind.new(*declared, self.memory)
+            value = self.read[kind, name] = kind.new(*declared)
             self.want(name, None, kind.room_in(value), ())
         value = self.read[kind, name]
         self.finals[path] = lambda: kind.finish(value)

@@ -203,7 +203,7 @@ class StorageReader(_StorageReader):
         if isinstance(value, _Bytes):
             return _values.decode(self._snapshot.bytes(value.name), _plan.array_again, self._snapshot.where)
         if isinstance(value, _Array):
-            array = NumpyKind.new(value.type, value.shape, None)
+            array = NumpyKind.new(value.type, value.shape)
             self._snapshot.read([Wanted(value.name, *value.box((0,) * len(value.shape), value.shape), NumpyKind.room_in(array))])
             return array
         if isinstance(value, _OfRanks):

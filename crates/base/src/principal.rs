@@ -1,4 +1,4 @@
-//! On whose authority something happens.
+//! On whose authority something happens: every request and event has a principal.
 
 use std::fmt;
 

@@ -22,6 +22,7 @@ fn events(plane: &Plane) -> Vec<(Event, Principal)> {
     events
 }
 
+/// Proves A-17.
 #[test]
 fn the_journal_keeps_on_whose_authority_each_event_happened() {
     let plane = Plane::start();
