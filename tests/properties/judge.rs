@@ -23,7 +23,8 @@ pub(super) enum Refused {
     QueueFull,
     ClusterFull,
     Sharing,
-    /// The properties have no sweeps, budgets, holds or dependencies, which orchestration's own tests try: never due.
+    /// The properties have no sweeps, budgets, holds or dependencies, and share their checkpoint folder, which
+    /// orchestration's own tests try: never due.
     Sweep,
     /// The properties have no network: never due.
     Network,
@@ -50,6 +51,7 @@ fn kind_of(refusal: &Refusal) -> Refused {
         | Refusal::NoPrice { .. }
         | Refusal::BudgetTooSmall { .. }
         | Refusal::NotWaiting(_)
+        | Refusal::FolderTaken { .. }
         | Refusal::TooManyDependencies { .. } => Refused::Sweep,
     }
 }

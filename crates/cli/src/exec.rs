@@ -64,6 +64,12 @@ pub(crate) fn exec_in(job: &api::Job, command: &[OsString]) -> Result<std::conve
     if command.is_empty() { become_command(&rank, &[rank.shell()]) } else { become_command(&rank, command) }
 }
 
+/// Reports whether the process of a job's first rank is known: it is reported after the job is seen to run.
+pub(crate) fn is_started(job: &api::Job) -> bool {
+    let shares = job.attempts.last().into_iter().flat_map(|attempt| &attempt.shares);
+    shares.flat_map(|share| &share.ranks).any(|rank| rank.rank == 0 && rank.pid.is_some())
+}
+
 /// A rank that runs on this machine.
 struct Rank {
     pid: u32,

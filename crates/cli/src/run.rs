@@ -158,7 +158,7 @@ fn submitted(client: &Client, args: &RunArgs, file: &Value) -> Result<String, Fa
     }
 }
 
-/// Waits until all ranks of a job run.
+/// Waits until all ranks of a job run, and the first one's process is known.
 fn until_it_runs(client: &Client, id: &str) -> Result<api::Job, Failure> {
     let mut said = String::new();
     let job = follow::watch(
@@ -168,7 +168,7 @@ fn until_it_runs(client: &Client, id: &str) -> Result<api::Job, Failure> {
                 output::tell(&format!("{id} waits: {}", job.because));
                 said.clone_from(&job.because);
             }
-            job.state == api::JobState::Running || job.state.is_final()
+            job.state.is_final() || job.state == api::JobState::Running && exec::is_started(job)
         },
     )?;
     if !job.state.is_final() {

@@ -186,15 +186,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let port = listener.local_addr()?.port();
     let user = options.user.clone();
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
-    // The holder of the folder may replace an earlier socket.
-    let socket = runtime.block_on(async { Socket::bind(&folder) });
-    let (socket, listening) = match socket {
-        Ok(socket) => (Some(socket), listening),
-        Err(error) => {
-            warn!(folder = %folder.display(), %error, "the data folder can hold no socket: everything goes by TLS");
-            (None, listening.with_tls(&folder)?)
-        }
-    };
+    let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
     let url = listening.url(port);
     let certificates = listening.tls.as_ref().map(|tls| tls.certificates());
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
@@ -217,6 +209,21 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     };
     let (stop_http, http) = spawn_server(runtime, doors, app)?;
     Ok(Running { url, visits, service, series, reloading, stop_http, http })
+}
+
+/// Makes the folder's socket, whose holder may replace an earlier one; without it everything goes by TLS.
+fn bind_socket(
+    runtime: &tokio::runtime::Runtime,
+    folder: &Path,
+    listening: Listening,
+) -> Result<(Option<Socket>, Listening), Failure> {
+    match runtime.block_on(async { Socket::bind(folder) }) {
+        Ok(socket) => Ok((Some(socket), listening)),
+        Err(error) => {
+            warn!(folder = %folder.display(), %error, "the data folder can hold no socket: everything goes by TLS");
+            Ok((None, listening.with_tls(folder)?))
+        }
+    }
 }
 
 /// Answers requests on a thread of its own until the sender sends or goes.

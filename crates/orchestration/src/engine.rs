@@ -11,7 +11,7 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, Bytes, Epoch, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
 use crate::folders::CheckpointFolders;
-use crate::hold::HeldBack;
+use crate::held_back::HeldBack;
 use crate::job::{Job, ShareState};
 use crate::load::{Loads, UserLimits};
 use crate::placement::{AdvanceReservation, Caches, NodeStatus, Outlook};

@@ -1,5 +1,6 @@
 //! Why a job is pending, as values.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,6 +14,9 @@ use crate::job::Job;
 use crate::reasons::{Candidate, Reasons};
 use crate::recovery::SparePool;
 use crate::{DomainFit, Event, Refusal, Share};
+
+/// The most dependencies named in one explanation.
+const DEPENDENCIES_NAMED_MAX: usize = 16;
 
 /// Why a job is pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +141,14 @@ pub enum Blocker {
     },
     /// Nothing: it starts with the next decision.
     Nothing,
+}
+
+impl Blocker {
+    /// Returns the blocker of a job that comes after these jobs; none if there are none.
+    pub(crate) fn after(after: &BTreeSet<Dependency>) -> Option<Blocker> {
+        let named: Vec<Dependency> = after.iter().take(DEPENDENCIES_NAMED_MAX).copied().collect();
+        (!named.is_empty()).then(|| Blocker::After { more: after.len() - named.len(), dependencies: named })
+    }
 }
 
 impl fmt::Display for Blocker {

@@ -5,47 +5,14 @@
 //! joins its queue with the turn of a job submitted then: holding a job wins it no place. Cycles can't arise,
 //! since a job comes only after jobs submitted before it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use gangline_base::{Bytes, DEPENDENCIES_MAX, Dependency, JobId, JobSpec, Priority, QueueName, Timestamp};
+use gangline_base::{Bytes, DEPENDENCIES_MAX, Dependency, JobId, JobSpec, Timestamp};
 
 use crate::engine::Engine;
 use crate::job::Job;
-use crate::{Blocker, Refusal};
-
-/// The most dependencies named in one explanation.
-const DEPENDENCIES_NAMED_MAX: usize = 16;
-
-/// A change of a waiting job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JobChange {
-    /// It may not start until it is released.
-    Hold,
-    /// It may start again.
-    Release,
-    /// It waits in another queue.
-    Queue(QueueName),
-    /// It gets another priority.
-    Priority(Priority),
-    /// Its attempts get another time limit, or none.
-    TimeLimit(Option<Duration>),
-}
-
-impl fmt::Display for JobChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JobChange::Hold => f.write_str("held"),
-            JobChange::Release => f.write_str("released"),
-            JobChange::Queue(queue) => write!(f, "queue set to {queue}"),
-            JobChange::Priority(priority) => write!(f, "priority set to {}", priority.value()),
-            JobChange::TimeLimit(Some(limit)) => write!(f, "time limit set to {} s", limit.as_secs()),
-            JobChange::TimeLimit(None) => f.write_str("time limit removed"),
-        }
-    }
-}
+use crate::{Blocker, JobChange, Refusal};
 
 impl JobChange {
     /// Reports whether the change would change this job.
@@ -67,24 +34,6 @@ impl JobChange {
             _ => self.apply_to(Arc::make_mut(&mut job.spec)),
         }
     }
-
-    /// Changes a specification; a hold is no part of one.
-    pub fn apply_to(&self, spec: &mut JobSpec) {
-        match self {
-            JobChange::Hold | JobChange::Release => {}
-            JobChange::Queue(queue) => spec.queue.clone_from(queue),
-            JobChange::Priority(priority) => spec.priority = *priority,
-            JobChange::TimeLimit(limit) => spec.time_limit = *limit,
-        }
-    }
-}
-
-/// The jobs that are held back. Derived like an index: snapshots don't contain it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct HeldBack {
-    jobs: BTreeSet<JobId>,
-    /// By job, the jobs that wait for its end.
-    dependents: BTreeMap<JobId, BTreeSet<JobId>>,
 }
 
 impl Job {
@@ -96,30 +45,24 @@ impl Job {
 
     /// Returns what holds it back, if anything does.
     pub(crate) fn held_back_by(&self) -> Option<Blocker> {
-        if self.is_held { Some(Blocker::Held) } else { waits_for(&self.after) }
+        if self.is_held { Some(Blocker::Held) } else { Blocker::after(&self.after) }
     }
-}
-
-/// Returns the blocker of a job that comes after these jobs.
-pub(crate) fn waits_for(after: &BTreeSet<Dependency>) -> Option<Blocker> {
-    let named: Vec<Dependency> = after.iter().take(DEPENDENCIES_NAMED_MAX).copied().collect();
-    (!named.is_empty()).then(|| Blocker::After { more: after.len() - named.len(), dependencies: named })
 }
 
 impl Engine {
     /// Returns the live jobs that wait for this job's end.
     pub fn dependents(&self, id: JobId) -> impl Iterator<Item = JobId> + '_ {
-        self.held_back.dependents.get(&id).into_iter().flatten().copied()
+        self.held_back.dependents(id)
     }
 
     /// Returns the number of jobs that are held back.
     #[must_use]
     pub fn held_back_count(&self) -> usize {
-        self.held_back.jobs.len()
+        self.held_back.len()
     }
 
     pub(crate) fn is_known_as_held_back(&self, id: JobId) -> bool {
-        self.held_back.jobs.contains(&id)
+        self.held_back.contains(id)
     }
 
     /// Adds a waiting job to its queue, or to the jobs that are held back.
@@ -129,24 +72,13 @@ impl Engine {
             self.queues.insert(&job.spec, job.key());
             return;
         }
-        self.held_back.jobs.insert(id);
-        for dependency in &job.after {
-            self.held_back.dependents.entry(dependency.job).or_default().insert(id);
-        }
+        self.held_back.insert(id, &job.after);
     }
 
     /// Undoes [`Engine::line_up`] for a job that leaves.
     pub(crate) fn leave_line(&mut self, job: &Job) {
         self.queues.remove(&job.spec, &job.key());
-        if !self.held_back.jobs.remove(&job.id) {
-            return;
-        }
-        for dependency in &job.after {
-            let dependents = self.held_back.dependents.get_mut(&dependency.job);
-            if dependents.is_some_and(|dependents| dependents.remove(&job.id) && dependents.is_empty()) {
-                self.held_back.dependents.remove(&dependency.job);
-            }
-        }
+        self.held_back.remove(job.id, &job.after);
     }
 
     pub(crate) fn admit_dependencies(spec: &JobSpec) -> Result<(), Refusal> {
@@ -191,7 +123,7 @@ impl Engine {
 
     /// Tells the jobs that wait for a job's end how it has ended.
     pub(crate) fn note_end(&mut self, now: Timestamp, ended: JobId, has_succeeded: bool) {
-        for id in self.held_back.dependents.remove(&ended).unwrap_or_default() {
+        for id in self.held_back.dependents(ended).collect::<Vec<_>>() {
             let Some(mut job) = self.jobs.get(&id).cloned() else { continue };
             self.leave_line(&job);
             let (of_ended, after) = job.after.iter().copied().partition(|dependency| dependency.job == ended);

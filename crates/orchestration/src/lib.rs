@@ -8,6 +8,7 @@
 mod budget;
 #[cfg(test)]
 mod budget_tests;
+mod change;
 mod claim;
 mod configuration;
 mod cost;
@@ -20,6 +21,7 @@ mod explain;
 #[cfg(test)]
 mod fixture;
 mod folders;
+mod held_back;
 mod hold;
 #[cfg(test)]
 mod hold_tests;
@@ -43,6 +45,7 @@ mod sweep;
 mod sweep_tests;
 
 pub use budget::Account;
+pub use change::JobChange;
 pub use claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
 pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX};
 pub use cost::RestartCosts;
@@ -50,7 +53,6 @@ pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation};
-pub use hold::JobChange;
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Kept, Rollback, Share, ShareState};
 pub use load::{Load, UserLimits};

@@ -214,13 +214,12 @@ fn refused(refusal: &Refusal) -> ApiError {
         Refusal::NotWaiting(_) | Refusal::TooManyDependencies { .. } => cannot_wait_so(refusal, message),
         Refusal::UnknownNode(id) => ApiError::no_node(&id.to_string()),
         Refusal::LostNode(_) => ApiError::new(StatusCode::CONFLICT, "G0312", message, "bring the node back first"),
-        Refusal::Stale { job, .. } => ApiError::job_ended(job),
+        Refusal::Stale { job, .. } | Refusal::MetricNotDue { job, .. } => ApiError::job_ended(job),
         Refusal::NeverFits(fit) => {
             let hint = format!("what would fit: {}", fit.what_would_fit());
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0401", message, hint)
         }
         Refusal::UnknownSweep(id) => ApiError::job_ended(id),
-        Refusal::MetricNotDue { job, .. } => ApiError::job_ended(job),
         Refusal::SweepPoint { because, .. } => {
             let mut error = refused(because);
             error.detail.message = message;

@@ -8,8 +8,8 @@ use tracing::warn;
 
 use crate::db::{self, CommitInfo, Error, Journal, Reader, Record, Sequence};
 use crate::model::{
-    Booked, JobRecord, Kept, KeptAnswer, Listing, Loss, PackedBlocks, RequestKey, SAMPLES_PER_REMOVAL_MAX, Slice, Standing,
-    answers, audit, curve, ledger, retention, series, store,
+    Booked, JobRecord, Kept, KeptAnswer, Listing, Loss, PackedBlocks, RequestKey, SAMPLES_PER_REMOVAL_MAX, Slice,
+    Standing, answers, audit, curve, ledger, retention, series, store,
 };
 use crate::ports::{self, Batch, Changes, JobCurve, Queries, Series};
 
