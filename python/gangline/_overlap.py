@@ -34,31 +34,31 @@ _LINE_BYTES = 64
 _copying = weakref.WeakSet()
 
 
-class Rooms:
-    """Memory for what is copied at once. It is kept for later saves, as the store's own is: each page of new memory
-    takes a fault, and those take longer than the copy."""
+class BufferPool:
+    """Buffers for the tensors that are copied at once. They are kept for later saves, as the store's own memory is:
+    each page of new memory takes a fault, and the faults take longer than the copy."""
 
     def __init__(self, is_kept):
         self._is_kept, self._free = is_kept, []
 
     def take(self, size):
         while self._free:
-            room = self._free.pop()
-            if room.size >= size:
-                return room
+            buffer = self._free.pop()
+            if buffer.size >= size:
+                return buffer
         return numpy.empty(size, numpy.uint8)
 
-    def give_back(self, room):
-        if self._is_kept and room.size:
-            self._free.append(room)
+    def give_back(self, buffer):
+        if self._is_kept and buffer.size:
+            self._free.append(buffer)
 
 
 class OverlappedSave(Save):
     """A save whose copy may still be under way: the result of `Store.save` with `stable_until`."""
 
-    def __init__(self, step, begin, left):
+    def __init__(self, step, begin, deferred):
         super().__init__(step, None)
-        self._left, self._failed = left, None
+        self._deferred, self._failed = deferred, None
         self._lock = threading.Lock()
         _wait_before_steps()
         _copying.add(self)
@@ -99,13 +99,13 @@ class OverlappedSave(Save):
         if self._thread.is_alive():
             return False
         with self._lock:
-            left, self._left = self._left, None
+            deferred, self._deferred = self._deferred, None
         _copying.discard(self)
-        if left is None:
+        if deferred is None:
             return True
-        left.rooms.give_back(left.room)
+        deferred.pool.give_back(deferred.buffer)
         if self._pending is not None:
-            changed = [one.name for one in left.watched if one.has_changed()]
+            changed = [one.name for one in deferred.watched if one.has_changed()]
             self._pending.confirm(_listed(changed) if changed else None)
         return True
 
@@ -173,17 +173,17 @@ def _wait_before_steps():
 
 
 @dataclasses.dataclass
-class Left:
-    """What a save leaves to its thread."""
+class DeferredCopy:
+    """The tensors of a save that its thread still has to copy."""
 
     pieces: list  # all of the save's; each that others may change is a copy
-    watched: list  # the tensors that are still to be copied
-    room: numpy.ndarray  # where the copies are
-    rooms: Rooms  # where the room goes back to
+    watched: list  # the tensors that the thread copies
+    buffer: numpy.ndarray  # holds the copies that were made at once
+    pool: BufferPool  # takes the buffer back
 
 
-def left_to_copy(pieces, optimizers, rooms):
-    """Copies the pieces that others than these optimizers may change, and returns what is left."""
+def defer_copy(pieces, optimizers, pool):
+    """Copies the pieces that something other than these optimizers may change, and returns the rest of the copy."""
     owned = {}
     for optimizer in optimizers:
         for tensor in _tensors_of(optimizer):
@@ -200,10 +200,10 @@ def left_to_copy(pieces, optimizers, rooms):
         else:
             at_once.append(index)
     sources = [pieces[index].data for index in at_once]
-    room = rooms.take(sum(-(-source.size // _LINE_BYTES) * _LINE_BYTES for source in sources))
-    for index, begin in zip(at_once, _native.pack(room, sources), strict=True):
-        made[index] = dataclasses.replace(pieces[index], data=room[begin : begin + pieces[index].data.size])
-    return Left(made, watched, room, rooms)
+    buffer = pool.take(sum(-(-source.size // _LINE_BYTES) * _LINE_BYTES for source in sources))
+    for index, begin in zip(at_once, _native.pack(buffer, sources), strict=True):
+        made[index] = dataclasses.replace(pieces[index], data=buffer[begin : begin + pieces[index].data.size])
+    return DeferredCopy(made, watched, buffer, pool)
 
 
 def _is_copy(piece):

@@ -304,7 +304,7 @@ class Writer(Reader):
         run = os.environ.get("GANGLINE_JOB_ID") or None
         super().__init__(path, writer=writer, run=run, keep=given(keep), **options)
         self._saves = []
-        self._rooms = _overlap.Rooms(options["keep_memory"])
+        self._buffers = _overlap.BufferPool(options["keep_memory"])
         self._is_closed = False
         _open.add(self)
 
@@ -313,9 +313,9 @@ class Writer(Reader):
         `values`: (name, text) pairs."""
         step, notes = check_step(step), (*_notes.texts(metadata or {}), list(values))
         if optimizers:
-            left = _overlap.left_to_copy(pieces, optimizers, self._rooms)
-            given = given_of(left.pieces)
-            save = _overlap.OverlappedSave(step, lambda: self._native.save_unconfirmed(step, given, notes), left)
+            deferred = _overlap.defer_copy(pieces, optimizers, self._buffers)
+            given = given_of(deferred.pieces)
+            save = _overlap.OverlappedSave(step, lambda: self._native.save_unconfirmed(step, given, notes), deferred)
         else:
             save = Save(step, self._native.save(step, given_of(pieces), notes))
         self._saves.append(save)

@@ -156,7 +156,7 @@ def test_what_has_no_steps_to_wait_for_is_refused(tmp_path):
         store.save(1, model.state_dict(), stable_until="update")
 
 
-def test_what_is_copied_at_once_is_in_memory_that_the_next_save_takes_over(slow):
+def test_the_next_save_reuses_the_buffer_of_tensors_that_are_copied_at_once(slow):
     model, optimizer = training()
     slow._native.may_copy.set()
     for step in (1, 2, 3):
@@ -164,7 +164,7 @@ def test_what_is_copied_at_once_is_in_memory_that_the_next_save_takes_over(slow)
         save = slow.save(step, {"model": model.state_dict(), "noise": noise, "empty": noise[:0]}, stable_until=optimizer)
         noise[:] = -1  # it was copied
         save.durable()
-    assert len(slow._rooms._free) == 1
+    assert len(slow._buffers._free) == 1
     for step in (2, 3):
         loaded = slow.load(step)
         assert (loaded["noise"] == step).all() and loaded["empty"].size == 0
