@@ -54,6 +54,9 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
         let metric = sweep.metric.map(|metric| format!(", {}", sweeps::metric(metric))).unwrap_or_default();
         writeln!(text, "  sweep        {}: {}{metric}", sweep.id, sweeps::parameters(&sweep.parameters))?;
     }
+    for notified in &job.notifies {
+        writeln!(text, "  notifies     {notified}")?;
+    }
     let saved = &job.checkpoints;
     let last = saved.last_step.map(|step| format!(", last at step {step}")).unwrap_or_default();
     let stall = stall(&job.usage).unwrap_or_default();

@@ -37,12 +37,14 @@ mod prices;
 mod queues;
 mod reservations;
 mod retention;
+mod smtp;
 mod spares;
 mod suspicion;
 mod tls;
 
 pub use prices::{Prices, agree_on_prices};
 pub use retention::Retention;
+pub use smtp::{Smtp, SmtpSecurity};
 pub use tls::TlsFiles;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,6 +108,8 @@ pub struct Config {
     pub limits: Limits,
     /// The rules of when data is removed.
     pub retention: Retention,
+    /// The server by which notices are mailed; `None` if there is none.
+    pub smtp: Option<Smtp>,
 }
 
 /// The reason why a configuration was refused.
@@ -162,6 +166,12 @@ pub enum ConfigError {
         /// The defect.
         message: String,
     },
+    /// The mail server is invalid.
+    #[error("smtp: {message}")]
+    Smtp {
+        /// The defect.
+        message: String,
+    },
     /// The queues contradict each other.
     #[error(transparent)]
     Sharing(#[from] InvalidConfiguration),
@@ -210,6 +220,7 @@ struct FileV1 {
     limits: limits::LimitsV1,
     #[serde(default)]
     retention: retention::RetentionV1,
+    smtp: Option<smtp::SmtpV1>,
 }
 
 #[derive(Deserialize)]
@@ -266,6 +277,8 @@ impl Config {
         sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
         let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
         let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
+        let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
+        let smtp = smtp.map_err(|message| ConfigError::Smtp { message })?;
         sharing.check()?;
         let FileV1 { listen, advertise, tls, topology_file, journal, inherit, launcher, .. } = file;
         Ok(Config {
@@ -280,6 +293,7 @@ impl Config {
             sharing,
             limits,
             retention,
+            smtp,
         })
     }
 }

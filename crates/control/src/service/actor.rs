@@ -58,7 +58,7 @@ pub(super) struct Actor {
     pub(super) rows: Rows,
     /// When each supervisor last reported.
     pub(super) contacts: Contacts,
-    pub(super) rates: BTreeMap<JobId, super::reports::Rate>,
+    pub(super) rates: BTreeMap<JobId, super::reports::Pace>,
     pub(super) stretches: BTreeMap<JobId, super::slowness::Stretch>,
     /// Stragglers found in two consecutive stretches: for each job, the attempt and the node.
     pub(super) evictions: BTreeMap<JobId, (AttemptNumber, String)>,
@@ -155,10 +155,8 @@ impl Actor {
                     actor.change_job(now, Changing { job, changes, by }, batch)
                 });
             }
-            Request::Resume { job, changes, by, reply } => {
-                self.change(batch, key, reply, |actor, batch| {
-                    actor.resume_job(now, Changing { job, changes, by }, batch)
-                });
+            Request::Resume { resumption, reply } => {
+                self.change(batch, key, reply, |actor, batch| actor.resume_job(now, resumption, batch));
             }
             Request::SubmitSweep { sweep, reply } => self.change(batch, key, reply, |actor, batch| {
                 actor.submit_sweep(now, *sweep, batch).map(api::Answer::SweepSubmitted)
@@ -257,6 +255,7 @@ impl Actor {
         record.price_attempt(&self.options.nodes);
         info!(job = %id, "{}", record.because);
         self.rows.jobs.insert(id);
+        self.tell(now, decision, batch);
         if let Decision::Place { job, attempt, shares, .. } = decision {
             let specs = self.supervisor_specs(*job, *attempt, shares);
             for spec in &specs {
@@ -290,6 +289,7 @@ impl Actor {
             for gang in batch.launches {
                 self.start_launch(gang);
             }
+            batch.notices.into_iter().for_each(|notice| self.send(notice));
         }
         if outcome.is_ok() && !needs_commit {
             self.tidy_journal();
