@@ -31,6 +31,7 @@ mod queries;
 mod queues;
 mod reports;
 mod retention;
+mod runtime;
 mod slowness;
 mod start;
 mod survey;

@@ -179,7 +179,7 @@ impl Actor {
 
     fn update_rate(&mut self, now: Timestamp, job: JobId) {
         let Some(record) = self.records.get_mut(&job) else { return };
-        let pace = self.rates.entry(job).or_default();
+        let pace = &mut self.runtimes.of(job).pace;
         record.progress.tokens_per_second = pace.tokens.add(now, record.progress.tokens);
         let steps = record.progress.step.and_then(|step| pace.steps.add(now, step));
         record.progress.steps_per_second = steps.filter(|rate| *rate > 0.0);
@@ -215,7 +215,7 @@ impl Actor {
         }
         self.follow_trouble(now, (job, node), state);
         // The reason for waiting no longer applies.
-        let has_waited = self.waits.remove(&(job, attempt)).is_some();
+        let has_waited = self.runtimes.of(job).wait.take().is_some();
         let runs = has_waited && matches!(state, NodeState::Running { .. });
         if let Some(record) = self.records.get_mut(&job).filter(|_| runs) {
             record.note(now, "was started".to_owned());
