@@ -92,6 +92,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// The file that locates the nodes: a network description that a launcher reads; see [`Config::locate`].
     pub topology_file: Option<String>,
+    /// The file of alert rules and receivers, which telemetry reads.
+    pub alerts_file: Option<String>,
     /// The folder of the journal, on a local disk, if it isn't the data folder.
     pub journal: Option<PathBuf>,
     /// The nodes.
@@ -186,6 +188,7 @@ struct FileV1 {
     advertise: Option<String>,
     tls: Option<TlsFiles>,
     topology_file: Option<String>,
+    alerts_file: Option<String>,
     journal: Option<PathBuf>,
     #[serde(default)]
     inherit: Vec<String>,
@@ -267,12 +270,13 @@ impl Config {
         let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
         let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
         sharing.check()?;
-        let FileV1 { listen, advertise, tls, topology_file, journal, inherit, launcher, .. } = file;
+        let FileV1 { listen, advertise, tls, topology_file, alerts_file, journal, inherit, launcher, .. } = file;
         Ok(Config {
             listen,
             advertise,
             tls,
             topology_file,
+            alerts_file,
             journal,
             inherit,
             nodes,
