@@ -30,6 +30,7 @@ mod queries;
 mod queues;
 mod reports;
 mod retention;
+mod runtime;
 mod slowness;
 mod start;
 mod survey;

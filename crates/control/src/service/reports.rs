@@ -161,7 +161,7 @@ impl Actor {
 
     fn update_rate(&mut self, now: Timestamp, job: JobId) {
         let Some(record) = self.records.get_mut(&job) else { return };
-        let rate = self.rates.entry(job).or_default().add(now, record.progress.tokens);
+        let rate = self.runtimes.of(job).rate.add(now, record.progress.tokens);
         record.progress.tokens_per_second = rate;
     }
 
@@ -195,7 +195,7 @@ impl Actor {
         }
         self.follow_trouble(now, (job, node), state);
         // The reason for waiting no longer applies.
-        let has_waited = self.waits.remove(&(job, attempt)).is_some();
+        let has_waited = self.runtimes.of(job).wait.take().is_some();
         let runs = has_waited && matches!(state, NodeState::Running { .. });
         if let Some(record) = self.records.get_mut(&job).filter(|_| runs) {
             record.note(now, "was started".to_owned());
