@@ -144,6 +144,9 @@ pub struct Job {
     /// booked when the attempt ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accrued: Option<Usage>,
+    /// Alerts about it that fire now, each as a sentence; only where one job is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alerts: Vec<String>,
     /// What was decided about it, oldest first; at most the last 100.
     pub history: Vec<HistoryLine>,
 }

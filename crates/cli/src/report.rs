@@ -64,6 +64,9 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     if let Some(folder) = job.checkpoint_path.as_ref().filter(|_| saved.count > 0) {
         writeln!(text, "               in {folder}")?;
     }
+    for alert in &job.alerts {
+        writeln!(text, "  alert        {alert}")?;
+    }
     writeln!(text, "  faults       {} of at most {}", job.faults, job.max_faults)
 }
 

@@ -246,7 +246,9 @@ async fn record_of(app: &Arc<App>, text: &str) -> Result<api::Job, ApiError> {
 #[utoipa::path(get, path = "/api/v1/jobs/{job}", params(("job" = String, Path, description = "its id")), tag = "jobs",
     responses((status = 200, body = api::Job), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub(super) async fn show(State(app): State<Arc<App>>, Segment(job): Segment) -> Result<Json<api::Job>, ApiError> {
-    record_of(&app, &job).await.map(Json)
+    let mut job = record_of(&app, &job).await?;
+    job.alerts = app.alerts.firing_about(&job.id);
+    Ok(Json(job))
 }
 
 /// Asks for a job's end. A waiting job ends at once, a running one within its grace.

@@ -94,6 +94,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// The file that locates the nodes: a network description that a launcher reads; see [`Config::locate`].
     pub topology_file: Option<String>,
+    /// The file of alert rules and receivers, which telemetry reads.
+    pub alerts_file: Option<String>,
     /// The folder of the journal, on a local disk, if it isn't the data folder.
     pub journal: Option<PathBuf>,
     /// The nodes.
@@ -196,6 +198,7 @@ struct FileV1 {
     advertise: Option<String>,
     tls: Option<TlsFiles>,
     topology_file: Option<String>,
+    alerts_file: Option<String>,
     journal: Option<PathBuf>,
     #[serde(default)]
     inherit: Vec<String>,
@@ -280,12 +283,13 @@ impl Config {
         let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
         let smtp = smtp.map_err(|message| ConfigError::Smtp { message })?;
         sharing.check()?;
-        let FileV1 { listen, advertise, tls, topology_file, journal, inherit, launcher, .. } = file;
+        let FileV1 { listen, advertise, tls, topology_file, alerts_file, journal, inherit, launcher, .. } = file;
         Ok(Config {
             listen,
             advertise,
             tls,
             topology_file,
+            alerts_file,
             journal,
             inherit,
             nodes,

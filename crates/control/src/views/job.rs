@@ -72,6 +72,7 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
             .filter(|e| !e.is_empty())
             .as_deref()
             .map(usage),
+        alerts: Vec::new(),
         history: history_to_api(record),
     }
 }
