@@ -14,6 +14,10 @@
 //! name = "research"
 //! quota = { H100 = 4 }
 //!
+//! [scheduling]
+//! ageing = "24h"
+//! default_queue = "research"
+//!
 //! [preemption]
 //! min_runtime = "10m"
 //!
@@ -37,6 +41,7 @@ mod prices;
 mod queues;
 mod reservations;
 mod retention;
+mod scheduling;
 mod spares;
 mod suspicion;
 mod tls;
@@ -150,6 +155,12 @@ pub enum ConfigError {
         /// The defect.
         message: String,
     },
+    /// The rules for waiting jobs are invalid.
+    #[error("scheduling: {message}")]
+    Scheduling {
+        /// The defect.
+        message: String,
+    },
     /// The limits are invalid.
     #[error("limits: {message}")]
     Limits {
@@ -206,6 +217,10 @@ struct FileV1 {
     suspicion: suspicion::SuspicionV1,
     #[serde(default)]
     spares: spares::SparesV1,
+    #[serde(default)]
+    scheduling: scheduling::SchedulingV1,
+    #[serde(default)]
+    sbatch: scheduling::SbatchV1,
     #[serde(default)]
     limits: limits::LimitsV1,
     #[serde(default)]
@@ -264,6 +279,8 @@ impl Config {
         let rules = file.preemption.unwrap_or_default();
         sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
+        file.scheduling.read(&mut sharing).map_err(|message| ConfigError::Scheduling { message })?;
+        sharing.aliases = file.sbatch.read();
         let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
         let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
         sharing.check()?;

@@ -16,6 +16,7 @@ mod closed;
 mod entry;
 mod history;
 mod pace;
+mod place;
 mod principal;
 mod remedy;
 mod sharing;
