@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Bytes, Epoch, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
+use crate::ageing::Ageing;
 use crate::folders::CheckpointFolders;
 use crate::held_back::HeldBack;
 use crate::job::{Job, ShareState};
@@ -80,6 +81,8 @@ pub struct Engine {
     pub(crate) queues: Queues,
     /// Waiting jobs that may not start, outside of their queues.
     pub(crate) held_back: HeldBack,
+    /// Who has waited how long, if the configuration has ageing.
+    pub(crate) ageing: Ageing,
     /// When nodes will have free devices.
     pub(crate) outlook: Outlook,
     /// Expected run times, learned from past jobs.
@@ -117,6 +120,7 @@ impl Engine {
             configuration: Configuration::default(),
             queues: Queues::new(Configuration::default().queueing()),
             held_back: HeldBack::default(),
+            ageing: Ageing::default(),
             outlook: Outlook::default(),
             estimates: Estimates::default(),
             sweeps: Sweeps::default(),

@@ -5,6 +5,9 @@
 //! restores the state from the journal without making new decisions. The engine has no I/O, no clock
 //! and no randomness, so the control plane, crash recovery, the tests and the simulator share it.
 
+mod ageing;
+#[cfg(test)]
+mod ageing_tests;
 mod budget;
 #[cfg(test)]
 mod budget_tests;
@@ -46,6 +49,7 @@ mod sweep;
 #[cfg(test)]
 mod sweep_tests;
 
+pub use ageing::Overdue;
 pub use budget::Account;
 pub use change::JobChange;
 pub use claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};

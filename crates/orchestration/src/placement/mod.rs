@@ -12,6 +12,7 @@
 
 mod affinity;
 mod backfill;
+mod capacity;
 mod cluster;
 #[cfg(test)]
 mod cluster_tests;
@@ -31,7 +32,8 @@ mod topology;
 #[cfg(test)]
 mod topology_tests;
 
-pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec};
+pub use capacity::{NodeCapacity, NodeSpec};
+pub use cluster::{Cluster, Node};
 pub use condition::{NodeCondition, NodeStatus};
 pub use external_usage::ExternalUsage;
 pub use fabric::{Closeness, Fabric, FabricKind, InvalidFabric};
