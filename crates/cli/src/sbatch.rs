@@ -138,14 +138,19 @@ fn document(
         set("topology", topology);
     }
     if let Some((ids, parallel)) = &asked.array {
-        let mut sweep = json!({"parameters": {"SLURM_ARRAY_TASK_ID": ids}});
-        if let Some(parallel) = parallel {
-            sweep["max_parallel"] = json!(parallel);
-        }
-        set("sweep", sweep);
+        set("sweep", sweep(ids, *parallel));
     }
     set("run", json!(run(text, name)));
     Ok(Value::Object(job))
+}
+
+/// Returns the sweep that an array becomes.
+fn sweep(ids: &[u64], parallel: Option<u32>) -> Value {
+    let mut sweep = json!({"parameters": {"SLURM_ARRAY_TASK_ID": ids}});
+    if let Some(parallel) = parallel {
+        sweep["max_parallel"] = json!(parallel);
+    }
+    sweep
 }
 
 /// Returns the script as one command: its present contents, as with sbatch, whatever becomes of the file.

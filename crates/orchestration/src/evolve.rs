@@ -254,8 +254,10 @@ impl Engine {
         }
         let width = u32::try_from(shares.len()).ok().and_then(NonZeroU32::new).unwrap_or(job.spec.gang.nodes);
         self.queues.remove(&job.spec, &job.key());
-        self.ageing.remove(job);
-        self.ageing.note_start(job);
+        if let JobState::Queued { since, .. } = job.state {
+            self.ageing.remove(&job.spec, job.sweep, (since, id));
+        }
+        job.led_at.into_iter().for_each(|at| self.ageing.note_start(&job.spec, (at, id)));
         self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang.of_nodes(width)));
         self.queues.started(&job.spec, job.run(now));
         job.attempts = number.0;
@@ -349,7 +351,7 @@ impl Engine {
         }
         self.queues.give_back(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
         self.queues.ended(&job.spec, job.run(attempt.placed_at));
-        self.ageing.note_end(job);
+        job.led_at.into_iter().for_each(|at| self.ageing.note_end(&job.spec, (at, id)));
         self.sweeps.gave_back(job.sweep);
         let ran = now.since(attempt.placed_at);
         if let Some(job) = self.jobs.get_mut(&id) {

@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::job::Job;
 use crate::reasons::{Candidate, Reasons};
 use crate::recovery::SparePool;
-use crate::{DomainFit, Event, Overdue, Refusal, Share};
+use crate::{DomainFit, Event, Refusal, Share};
 
 /// The most dependencies named in one explanation.
 const DEPENDENCIES_NAMED_MAX: usize = 16;
@@ -33,6 +33,15 @@ pub struct Explanation {
     pub starts_by: Option<Timestamp>,
     /// When it will be first in line whatever else arrives; none without ageing, or if it is held back.
     pub overdue: Option<Overdue>,
+}
+
+/// When a waiting job becomes overdue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overdue {
+    /// From then on it leads all jobs that compete with it, but for those that have waited longer.
+    pub at: Timestamp,
+    /// How many of those wait now.
+    pub behind: usize,
 }
 
 /// What keeps a job from starting.
@@ -312,7 +321,7 @@ impl Engine {
         let in_other_leaves: usize = leaves.map(|leaf| self.queues.pending(leaf).len()).sum();
         let ahead = in_other_leaves + self.queues.pending(own_leaf).range(..candidate.key).count();
         let job = self.jobs.get(&candidate.key.job);
-        let leading = job.filter(|job| self.ageing.is_led_by(job));
+        let leading = job.filter(|job| self.leads(job));
         let is_new = !self.jobs.contains_key(&candidate.key.job);
         let starts_by = match blocker {
             _ if leading.is_some() => leading.and_then(|job| self.leader_starts_by(job)),

@@ -79,7 +79,9 @@ impl Engine {
     /// Undoes [`Engine::line_up`] for a job that leaves.
     pub(crate) fn leave_line(&mut self, job: &Job) {
         self.queues.remove(&job.spec, &job.key());
-        self.ageing.remove(job);
+        if let JobState::Queued { since, .. } = job.state {
+            self.ageing.remove(&job.spec, job.sweep, (since, job.id));
+        }
         self.held_back.remove(job.id, &job.after);
     }
 

@@ -5,9 +5,6 @@
 //! restores the state from the journal without making new decisions. The engine has no I/O, no clock
 //! and no randomness, so the control plane, crash recovery, the tests and the simulator share it.
 
-mod ageing;
-#[cfg(test)]
-mod ageing_tests;
 mod budget;
 #[cfg(test)]
 mod budget_tests;
@@ -33,6 +30,9 @@ mod hold_tests;
 mod invariant;
 mod job;
 mod load;
+mod overdue;
+#[cfg(test)]
+mod overdue_tests;
 mod pass;
 #[cfg(test)]
 mod pass_tests;
@@ -49,7 +49,6 @@ mod sweep;
 #[cfg(test)]
 mod sweep_tests;
 
-pub use ageing::Overdue;
 pub use budget::Account;
 pub use change::JobChange;
 pub use claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
@@ -58,7 +57,7 @@ pub use cost::RestartCosts;
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
-pub use explain::{Blocker, DryRun, Explanation};
+pub use explain::{Blocker, DryRun, Explanation, Overdue};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Kept, Rollback, Share, ShareState};
 pub use load::{Load, UserLimits};

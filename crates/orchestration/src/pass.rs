@@ -4,7 +4,7 @@
 //! flavour (kind of accelerator in a pool) that has to wait for devices gets a reservation (`backfill.rs`);
 //! jobs behind it start only if they don't delay it. A job that could not run whatever became free (over its
 //! queue's limit, too few ready nodes, backing off) reserves nothing. The first job of a queue keeps its
-//! reservation until it starts; a job that others pass again and again comes first in the end (`ageing.rs`).
+//! reservation until it starts; a job that others pass again and again comes first in the end (`overdue.rs`).
 //!
 //! A pass tries each *request* (`pending.rs`) until it fails, rather than each job; skips queues over a
 //! limit; and ends when no requested gang could have room, reservations or not. Starting a job can change the
@@ -289,7 +289,7 @@ impl Engine {
     }
 
     fn consider(&self, now: Timestamp, job: &Job, round: &mut Round) -> Option<Decision> {
-        if self.ageing.is_led_by(job) {
+        if self.leads(job) {
             // It has its nodes, and would have started if it could.
             return None;
         }

@@ -124,10 +124,7 @@ impl<'a> Reasons<'a> {
         let is_next = |job: &&Job| {
             let gang = &job.spec.gang;
             let competes = flavour.accelerator == gang.accelerator && flavour.pool == gang.pool && reserves(held, gang);
-            competes
-                && !engine.ageing.is_led_by(job)
-                && engine.may_start(self.now, leaf, job)
-                && engine.could_run(&job.spec)
+            competes && !engine.leads(job) && engine.may_start(self.now, leaf, job) && engine.could_run(&job.spec)
         };
         if held == 0 {
             return line.order().iter().filter_map(|key| engine.jobs.get(&key.job)).find(is_next);
@@ -215,7 +212,7 @@ impl<'a> Reasons<'a> {
 
     /// Reports whether the candidate goes before all others because it has waited longest.
     fn is_led_by(&self, candidate: &Candidate<'_>) -> bool {
-        self.engine.jobs.get(&candidate.key.job).is_some_and(|job| self.engine.ageing.is_led_by(job))
+        self.engine.jobs.get(&candidate.key.job).is_some_and(|job| self.engine.leads(job))
     }
 
     /// Returns the blocker of a job whose queue holds back until it is below its limit for a leading job.

@@ -182,7 +182,7 @@ pub fn supervise(options: SuperviseOptions) -> Result<Supervised, SuperviseError
         Some(end) => runtime.block_on(shell::deliver(&spec, end)),
         None => {
             let checkup = Checkup::new(&folder, &options, limits.memory);
-            runtime.block_on(shell::run((spec, options, checkup)))
+            runtime.block_on(shell::run(spec, options, checkup))
         }
     };
     // A report to a control plane that doesn't answer is not waited for.

@@ -107,7 +107,8 @@ fn path_of(pid: u32) -> Vec<PathBuf> {
     };
     let own = value("VIRTUAL_ENV=").map(|folder| PathBuf::from(folder).join("bin"));
     let path = value("PATH=").unwrap_or_default();
-    own.into_iter().chain(std::env::split_paths(&path)).take(FOLDERS_MAX).collect()
+    let folders = path.as_bytes().split(|byte| *byte == b':').map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
+    own.into_iter().chain(folders).take(FOLDERS_MAX).collect()
 }
 
 /// Returns a tool in one of these folders, or its bare name if it is in none.

@@ -33,14 +33,14 @@ impl Engine {
     /// Returns all live claims, and what is held for overdue jobs, as reservations of their nodes.
     pub(crate) fn live_claims(&self) -> Vec<Reservation> {
         let claims = self.claimants.iter().filter_map(|claimant| self.claim_as_reservation(self.jobs.get(claimant)?));
-        claims.chain(self.ageing.held_beside(None).cloned()).collect()
+        claims.chain(self.leads.held_beside(None).cloned()).collect()
     }
 
     /// Returns the live claims of all other jobs, and what is held for others that are overdue.
     pub(crate) fn claims_beside(&self, job: JobId) -> Vec<Reservation> {
         let others = self.claimants.iter().filter(|claimant| **claimant != job);
         let claims = others.filter_map(|claimant| self.claim_as_reservation(self.jobs.get(claimant)?));
-        claims.chain(self.ageing.held_beside(Some(job)).cloned()).collect()
+        claims.chain(self.leads.held_beside(Some(job)).cloned()).collect()
     }
 
     fn claim_as_reservation(&self, job: &Job) -> Option<Reservation> {
@@ -67,7 +67,7 @@ impl Engine {
     pub(crate) fn claimed_nodes_beside(&self, job: JobId) -> BTreeSet<NodeId> {
         let others = self.claimants.iter().filter(|claimant| **claimant != job);
         let claims = others.filter_map(|claimant| self.live_claim(self.jobs.get(claimant)?));
-        let held = self.ageing.held_beside(Some(job)).flat_map(Reservation::nodes);
+        let held = self.leads.held_beside(Some(job)).flat_map(Reservation::nodes);
         claims.flat_map(|claim| claim.nodes.iter().copied()).chain(held).collect()
     }
 

@@ -229,7 +229,7 @@ impl Engine {
         if let Some(claims) = self.find_recovery(now, leaf, job) {
             return Ok(claims);
         }
-        if self.ageing.pauses_claims(&job.spec.gang.flavour()) {
+        if self.leads.pauses_claims(&job.spec.gang) {
             return Ok(Vec::new());
         }
         self.rights(leaf, job).map_or(Ok(Vec::new()), |rights| self.claim_by(now, &rights))

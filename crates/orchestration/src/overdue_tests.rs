@@ -200,7 +200,7 @@ impl Stage {
     }
 }
 
-/// Proves the bound in `ageing.rs`: with arrivals that never end, under every shape of queues, preemption and
+/// Proves the bound in `overdue.rs`: with arrivals that never end, under every shape of queues, preemption and
 /// time sharing.
 #[test]
 fn every_wait_has_the_promised_bound_while_arrivals_go_on() {
