@@ -2,6 +2,7 @@
 way and resumed. Prints, as JSON, the status and the loss of each step of the three; of a loop of several processes, of each of them.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -96,9 +97,12 @@ def with_ddp(folder, tell):
 
 def numbers(folder):
     """A file of tokens below 64, in no order."""
-    generator = numpy.random.default_rng(1)
-    generator.integers(0, 64, 8 * 40 + 1, numpy.uint16).tofile(folder / "numbers.bin")
-    return folder / "numbers.bin"
+    path, aside = folder / "numbers.bin", folder / f"numbers.{os.getpid()}"
+    numpy.random.default_rng(1).integers(0, 64, 8 * 40 + 1, numpy.uint16).tofile(aside)
+    # Each process would, and only the first does.
+    with contextlib.suppress(FileExistsError):
+        os.link(aside, path)
+    return path
 
 
 def tokens(folder, **options):
@@ -149,7 +153,7 @@ def fit_with_lightning(loader, folder, tell, net=None, loss=torch.nn.functional.
             schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    checkpoints = CheckpointCallback(folder / "store", EVERY)
+    checkpoints = CheckpointCallback(folder / "store", EVERY, overlap=True)
 
     class Tell(lightning.Callback):
         def on_train_batch_end(self, trainer, module, outputs, batch, index):
@@ -177,7 +181,7 @@ def with_transformers(folder, tell, **options):
             found = self.net(inputs)
             return {"loss": torch.nn.functional.mse_loss(found, labels), "logits": found}
 
-    checkpoints = CheckpointCallback(folder / "store", EVERY)
+    checkpoints = CheckpointCallback(folder / "store", EVERY, overlap="RANK" not in os.environ)
 
     class Tell(TrainerCallback):
         def on_log(self, args, state, control, logs, **kwargs):

@@ -20,6 +20,7 @@ impl Actor {
         mut spec: JobSpec,
         batch: &mut Batch,
     ) -> Result<api::Submitted, Error> {
+        self.refuse_unmailable(&spec.notify)?;
         spec.after = self.settle_dependencies(&spec.after)?;
         self.refuse_if_full(spec.stored_bytes(), batch)?;
         let id = self.engine.next_job_id();
