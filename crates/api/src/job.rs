@@ -104,6 +104,9 @@ pub struct Job {
     pub state: JobState,
     /// The last thing decided about it, or what it waits for.
     pub because: String,
+    /// What to know about a live job: what it asks for that is counted only, not enforced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// When it ended.
     pub ended_at: Option<Time>,
     /// The ended job whose work it continues.

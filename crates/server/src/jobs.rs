@@ -234,10 +234,13 @@ async fn record_of(app: &Arc<App>, text: &str) -> Result<api::Job, ApiError> {
     let id = parse_job(text)?;
     let found = read(app, move |views| views.job(id)).await?;
     let Some(mut job) = found else { return Err(missing(app, id).await) };
-    if job.state == api::JobState::Waiting
+    if !job.state.is_final()
         && let Ok(explanation) = app.handle.explain(id).await
     {
-        job.because = explanation.summary;
+        job.notes = explanation.notes;
+        if job.state == api::JobState::Waiting {
+            job.because = explanation.summary;
+        }
     }
     Ok(job)
 }

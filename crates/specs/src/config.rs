@@ -14,6 +14,10 @@
 //! name = "research"
 //! quota = { H100 = 4 }
 //!
+//! [scheduling]
+//! ageing = "24h"
+//! default_queue = "research"
+//!
 //! [preemption]
 //! min_runtime = "10m"
 //!
@@ -37,6 +41,7 @@ mod prices;
 mod queues;
 mod reservations;
 mod retention;
+mod scheduling;
 mod smtp;
 mod spares;
 mod suspicion;
@@ -156,6 +161,12 @@ pub enum ConfigError {
         /// The defect.
         message: String,
     },
+    /// The rules for waiting jobs are invalid.
+    #[error("scheduling: {message}")]
+    Scheduling {
+        /// The defect.
+        message: String,
+    },
     /// The limits are invalid.
     #[error("limits: {message}")]
     Limits {
@@ -220,6 +231,10 @@ struct FileV1 {
     #[serde(default)]
     spares: spares::SparesV1,
     #[serde(default)]
+    scheduling: scheduling::SchedulingV1,
+    #[serde(default)]
+    sbatch: scheduling::SbatchV1,
+    #[serde(default)]
     limits: limits::LimitsV1,
     #[serde(default)]
     retention: retention::RetentionV1,
@@ -278,6 +293,8 @@ impl Config {
         let rules = file.preemption.unwrap_or_default();
         sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
+        file.scheduling.read(&mut sharing).map_err(|message| ConfigError::Scheduling { message })?;
+        sharing.aliases = file.sbatch.read();
         let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
         let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
         let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
