@@ -57,7 +57,8 @@ class Trainer(transformers.Trainer):
                 f"train on tokens of rank {tokens.rank} of {tokens.world_size} in process {self.args.process_index} of "
                 f"{self.args.world_size}: give them rank and world_size"
             )
-        return DataLoader(tokens, batch_size=None)
+        # Without a generator of its own, each iteration would draw from the model's.
+        return DataLoader(tokens, batch_size=None, generator=torch.Generator())
 
     def train(self, resume_from_checkpoint=None, *args, **kwargs):
         tokens = self.train_dataset

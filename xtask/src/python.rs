@@ -26,7 +26,7 @@ const WORKSPACE: [&str; 8] = [
     "--message-format=json-render-diagnostics",
 ];
 /// What the tests run against.
-const PACKAGES: [&str; 11] = [
+const PACKAGES: [&str; 13] = [
     MATURIN,
     TORCH,
     "numpy>=2,<3",
@@ -38,6 +38,9 @@ const PACKAGES: [&str; 11] = [
     "pytorch-lightning>=2.6,<3",
     "transformers>=5,<6",
     "accelerate>=1.15,<2",
+    // The real writers of what gangline.Rows reads: with pandas, which they bring along, 270 MB on disk.
+    "pyarrow>=20",
+    "datasets>=4",
 ];
 
 /// The environment of the tests, with everything in it but the package.

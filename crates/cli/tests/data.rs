@@ -131,11 +131,11 @@ impl S3 {
         let key = path.trim_start_matches("/bucket/");
         if query.contains("list-type") {
             self.lists.fetch_add(1, Ordering::SeqCst);
-            return self.send(stream, "200 OK", "", self.listing().as_bytes(), usize::MAX);
+            return send(stream, "200 OK", "", self.listing().as_bytes(), usize::MAX);
         }
         let Some(object) = self.objects.get(key) else {
             self.heads.fetch_add(1, Ordering::SeqCst);
-            return self.send(stream, "404 Not Found", "", b"", usize::MAX);
+            return send(stream, "404 Not Found", "", b"", usize::MAX);
         };
         let tag = format!("ETag: {}\r\nLast-Modified: Wed, 25 Nov 2026 10:00:00 GMT\r\n", self.tag());
         if method == "HEAD" {
@@ -151,16 +151,10 @@ impl S3 {
         let body = &object[start..=end.min(object.len() - 1)];
         let headers = format!("{tag}Content-Range: bytes {start}-{}/{}\r\n", start + body.len() - 1, object.len());
         match number.checked_rem(self.faults_every) {
-            Some(1) => self.send(stream, "503 Slow Down", "", b"", usize::MAX),
-            Some(2) => self.send(stream, "206 Partial Content", &headers, body, body.len() / 2).and(None),
-            _ => self.send(stream, "206 Partial Content", &headers, body, usize::MAX),
+            Some(1) => send(stream, "503 Slow Down", "", b"", usize::MAX),
+            Some(2) => send(stream, "206 Partial Content", &headers, body, body.len() / 2).and(None),
+            _ => send(stream, "206 Partial Content", &headers, body, usize::MAX),
         }
-    }
-
-    /// Sends so much of a body at most; none when the other side is gone.
-    fn send(&self, mut stream: &TcpStream, status: &str, headers: &str, body: &[u8], most: usize) -> Option<()> {
-        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
-        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body[..body.len().min(most)])).ok()
     }
 
     fn listing(&self) -> String {
@@ -177,9 +171,15 @@ impl S3 {
     }
 }
 
+/// Sends so much of a body at most; none when the other side is gone.
+fn send(mut stream: &TcpStream, status: &str, headers: &str, body: &[u8], most: usize) -> Option<()> {
+    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
+    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body[..body.len().min(most)])).ok()
+}
+
 /// Objects of 20 MiB, 8 MiB and a few bytes.
 fn objects() -> BTreeMap<String, Vec<u8>> {
-    let bytes = |count: u32| (0..count).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let bytes = |count: u32| (0..count).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[1]).collect();
     [("set/a.bin", 20 << 20), ("set/b.bin", 8 << 20), ("set/c.bin", 10)]
         .map(|(key, count)| (key.to_owned(), bytes(count)))
         .into()
