@@ -104,6 +104,9 @@ pub struct Job {
     pub state: JobState,
     /// The last thing decided about it, or what it waits for.
     pub because: String,
+    /// What to know about a live job: what it asks for that is counted only, not enforced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// When it ended.
     pub ended_at: Option<Time>,
     /// The ended job whose work it continues.
@@ -144,6 +147,9 @@ pub struct Job {
     /// booked when the attempt ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accrued: Option<Usage>,
+    /// Alerts about it that fire now, each as a sentence; only where one job is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alerts: Vec<String>,
     /// What was decided about it, oldest first; at most the last 100.
     pub history: Vec<HistoryLine>,
 }

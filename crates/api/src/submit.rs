@@ -49,6 +49,9 @@ pub struct Submitted {
     pub name: String,
     /// Its queue.
     pub queue: String,
+    /// What to know about it: what it asks for that is counted only, not enforced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// What would become of a job.

@@ -17,6 +17,9 @@ pub struct SweepSubmitted {
     pub queue: String,
     /// The ids of its jobs, in the order of the grid.
     pub jobs: Vec<String>,
+    /// What to know about its jobs: what they ask for that is counted only, not enforced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// A sweep.

@@ -198,6 +198,14 @@ pub(crate) fn explanation_text(explanation: &api::Explanation) -> String {
     if let Some(at) = explanation.starts_by {
         text.push_str(&format!("starts by {} at the latest, by time limits\n", output::time(at)));
     }
+    if let Some(api::FirstBy { at, behind }) = explanation.first_by {
+        let others =
+            if behind == 0 { String::new() } else { format!(", once the {behind} that waited longer have started") };
+        text.push_str(&format!("first in line by {} at the latest, whatever arrives{others}\n", output::time(at)));
+    }
+    for note in &explanation.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
     for line in &explanation.history {
         text.push_str(&format!("  {}  {}\n", output::time(line.at), line.text));
     }

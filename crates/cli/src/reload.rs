@@ -48,6 +48,7 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("advertise", before.advertise != now.advertise),
         ("tls", before.tls != now.tls),
         ("topology_file", before.topology_file != now.topology_file),
+        ("alerts_file", before.alerts_file != now.alerts_file),
         ("journal", before.journal != now.journal),
         ("node", before.nodes != now.nodes),
         ("inherit", before.inherit != now.inherit),

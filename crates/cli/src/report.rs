@@ -34,6 +34,9 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
         "  gang         {} node(s) x {}:{}, {slots} slot(s), {ranks} rank(s)",
         gang.nodes, gang.accelerator, gang.accelerators_per_node
     )?;
+    for note in &job.notes {
+        writeln!(text, "  note         {note}")?;
+    }
     let ended = job.ended_at.map(|at| format!(", ended {}", output::time(at))).unwrap_or_default();
     writeln!(text, "  submitted    {}{ended}", output::time(job.submitted_at))?;
     if let Some(step) = job.progress.step {
@@ -63,6 +66,9 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     writeln!(text, "  checkpoints  {}, {} written{last}{stall} (measured)", saved.count, Bytes(saved.bytes))?;
     if let Some(folder) = job.checkpoint_path.as_ref().filter(|_| saved.count > 0) {
         writeln!(text, "               in {folder}")?;
+    }
+    for alert in &job.alerts {
+        writeln!(text, "  alert        {alert}")?;
     }
     writeln!(text, "  faults       {} of at most {}", job.faults, job.max_faults)
 }

@@ -243,7 +243,10 @@ fn refused(refusal: &Refusal) -> ApiError {
         }
         Refusal::UnknownQueue { queues, .. } => {
             let names: Vec<&str> = queues.iter().map(gangline_base::QueueName::as_str).take(QUEUES_NAMED_MAX).collect();
-            let hint = format!("queues that take jobs: {}", names.join(", "));
+            let hint = format!(
+                "queues that take jobs: {}; name one (queue: NAME), or have scheduling.default_queue configured",
+                names.join(", ")
+            );
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0404", message, hint)
         }
         Refusal::BeyondLimit { .. } => {

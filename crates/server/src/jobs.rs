@@ -234,10 +234,13 @@ async fn record_of(app: &Arc<App>, text: &str) -> Result<api::Job, ApiError> {
     let id = parse_job(text)?;
     let found = read(app, move |views| views.job(id)).await?;
     let Some(mut job) = found else { return Err(missing(app, id).await) };
-    if job.state == api::JobState::Waiting
+    if !job.state.is_final()
         && let Ok(explanation) = app.handle.explain(id).await
     {
-        job.because = explanation.summary;
+        job.notes = explanation.notes;
+        if job.state == api::JobState::Waiting {
+            job.because = explanation.summary;
+        }
     }
     Ok(job)
 }
@@ -246,7 +249,9 @@ async fn record_of(app: &Arc<App>, text: &str) -> Result<api::Job, ApiError> {
 #[utoipa::path(get, path = "/api/v1/jobs/{job}", params(("job" = String, Path, description = "its id")), tag = "jobs",
     responses((status = 200, body = api::Job), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub(super) async fn show(State(app): State<Arc<App>>, Segment(job): Segment) -> Result<Json<api::Job>, ApiError> {
-    record_of(&app, &job).await.map(Json)
+    let mut job = record_of(&app, &job).await?;
+    job.alerts = app.alerts.firing_about(&job.id);
+    Ok(Json(job))
 }
 
 /// Asks for a job's end. A waiting job ends at once, a running one within its grace.

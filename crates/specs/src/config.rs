@@ -14,6 +14,10 @@
 //! name = "research"
 //! quota = { H100 = 4 }
 //!
+//! [scheduling]
+//! ageing = "24h"
+//! default_queue = "research"
+//!
 //! [preemption]
 //! min_runtime = "10m"
 //!
@@ -37,6 +41,7 @@ mod prices;
 mod queues;
 mod reservations;
 mod retention;
+mod scheduling;
 mod smtp;
 mod spares;
 mod suspicion;
@@ -94,6 +99,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// The file that locates the nodes: a network description that a launcher reads; see [`Config::locate`].
     pub topology_file: Option<String>,
+    /// The file of alert rules and receivers, which telemetry reads.
+    pub alerts_file: Option<String>,
     /// The folder of the journal, on a local disk, if it isn't the data folder.
     pub journal: Option<PathBuf>,
     /// The nodes.
@@ -154,6 +161,12 @@ pub enum ConfigError {
         /// The defect.
         message: String,
     },
+    /// The rules for waiting jobs are invalid.
+    #[error("scheduling: {message}")]
+    Scheduling {
+        /// The defect.
+        message: String,
+    },
     /// The limits are invalid.
     #[error("limits: {message}")]
     Limits {
@@ -196,6 +209,7 @@ struct FileV1 {
     advertise: Option<String>,
     tls: Option<TlsFiles>,
     topology_file: Option<String>,
+    alerts_file: Option<String>,
     journal: Option<PathBuf>,
     #[serde(default)]
     inherit: Vec<String>,
@@ -216,6 +230,10 @@ struct FileV1 {
     suspicion: suspicion::SuspicionV1,
     #[serde(default)]
     spares: spares::SparesV1,
+    #[serde(default)]
+    scheduling: scheduling::SchedulingV1,
+    #[serde(default)]
+    sbatch: scheduling::SbatchV1,
     #[serde(default)]
     limits: limits::LimitsV1,
     #[serde(default)]
@@ -275,17 +293,20 @@ impl Config {
         let rules = file.preemption.unwrap_or_default();
         sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
+        file.scheduling.read(&mut sharing).map_err(|message| ConfigError::Scheduling { message })?;
+        sharing.aliases = file.sbatch.read();
         let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
         let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
         let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
         let smtp = smtp.map_err(|message| ConfigError::Smtp { message })?;
         sharing.check()?;
-        let FileV1 { listen, advertise, tls, topology_file, journal, inherit, launcher, .. } = file;
+        let FileV1 { listen, advertise, tls, topology_file, alerts_file, journal, inherit, launcher, .. } = file;
         Ok(Config {
             listen,
             advertise,
             tls,
             topology_file,
+            alerts_file,
             journal,
             inherit,
             nodes,

@@ -1,11 +1,10 @@
 //! Stragglers: ranks that hold up the others, found by comparing the work of all ranks of a gang over the
 //! same stretch of time. A straggler is noted, and a job that asks for it leaves the straggler's node.
 
-mod straggler;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gangline_accounting::attribution::{RankWork, Slowness, Straggler, stragglers};
 use gangline_base::{JobId, NodeName, Timestamp};
 use gangline_execution::protocol::Work;
 use gangline_orchestration::Event;
@@ -14,7 +13,6 @@ use tracing::debug;
 use super::actor::Actor;
 use super::batch::Batch;
 use gangline_store::model::{JobRecord, StragglerRecord};
-use straggler::{RankWork, Slowness, Straggler, stragglers};
 
 /// The shortest stretch: long enough for many steps, short enough to report soon.
 const STRETCH_MIN: Duration = Duration::from_secs(5);

@@ -50,6 +50,7 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
         submitted_at: Time(record.submitted_at),
         state: parts::state(record.state),
         because: record.because.clone(),
+        notes: Vec::new(),
         ended_at: record.ended_at.map(Time),
         origin: record.spec.as_ref().and_then(|spec| spec.origin()).map(|origin| origin.to_string()),
         gang: parts::gang(&record.gang),
@@ -72,6 +73,7 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
             .filter(|e| !e.is_empty())
             .as_deref()
             .map(usage),
+        alerts: Vec::new(),
         history: history_to_api(record),
     }
 }

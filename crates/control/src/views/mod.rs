@@ -105,6 +105,8 @@ impl Views {
             ahead: 0,
             waiting: 0,
             starts_by: None,
+            first_by: None,
+            notes: Vec::new(),
             history: history_to_api(&record),
         }))
     }

@@ -17,6 +17,7 @@ mod entry;
 mod history;
 mod notify;
 mod pace;
+mod place;
 mod principal;
 mod remedy;
 mod sharing;

@@ -127,12 +127,24 @@ impl Examples {
             prices,
             half_life: self.duration(),
             order,
+            ageing: self.ageing(),
+            default_queue: if self.has_network { self.maybe(|_| queue_name()) } else { None },
+            aliases: self.aliases(),
             preemption: self.preemption_rules(),
             fabric: self.fabric(),
             health: self.health_policy(),
             reservations: self.reservations(),
             spares: self.spare_rules(),
         }
+    }
+
+    fn aliases(&mut self) -> BTreeMap<String, QueueName> {
+        let count = if self.has_network { self.below(3) } else { 0 };
+        (0..count).map(|number| (format!("partition={number}"), queue_name())).collect()
+    }
+
+    fn ageing(&mut self) -> Option<Duration> {
+        if self.has_network { self.maybe(Self::duration) } else { None }
     }
 
     fn health_policy(&mut self) -> Option<HealthPolicy> {
@@ -329,6 +341,7 @@ impl Examples {
             candidates: self.number(),
             closeness: self.closeness(),
             kept_since: self.maybe(Self::time),
+            is_overdue: self.has_network && self.below(2) == 0,
         };
         let shares = (0..self.below(4)).map(|_| self.share()).collect();
         let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
@@ -425,6 +438,7 @@ impl Examples {
             turn: self.time(),
             state,
             ran: Duration::from_nanos(self.large()),
+            led_at: if self.has_network { self.maybe(Self::time) } else { None },
             attempts: self.number(),
             faults: self.number(),
             faults_without_progress: self.number(),
