@@ -113,7 +113,7 @@ pub(super) fn made_up(count: u32, gpus: u32, load: f64) -> Workload {
         });
     }
     let labels = (0..=20).map(|number| if number == 0 { String::new() } else { format!("team-{number}") }).collect();
-    let workload = Workload { jobs, labels, skipped: 0 };
+    let workload = Workload { jobs, labels, skipped: 0, never_ran: Vec::new() };
     // The means above are near enough to begin with, and then corrected.
     at_load(&workload, f64::from(gpus), load)
 }

@@ -125,7 +125,7 @@ pub(crate) fn jobs_table(jobs: &[api::Job]) -> String {
             job.progress.last_loss(4).unwrap_or_else(|| "-".to_owned()),
             slots(&job.gang),
             elapsed(job, output::now()).map_or_else(|| "-".to_owned(), output::duration),
-            eta(job).map_or_else(|| "-".to_owned(), |left| format!("~{}", output::duration(left))),
+            eta(&job.progress).map_or_else(|| "-".to_owned(), |left| format!("~{}", output::duration(left))),
             output::shorten(&job.because, 80),
         ]
     });
@@ -140,10 +140,9 @@ fn elapsed(job: &api::Job, now: Timestamp) -> Option<Duration> {
 }
 
 /// Returns how long a job will still run: its steps that are left, at the speed of the last ones (estimated).
-fn eta(job: &api::Job) -> Option<Duration> {
-    let progress = &job.progress;
+fn eta(progress: &api::Progress) -> Option<Duration> {
     let left = progress.total_steps?.checked_sub(progress.step?)?;
-    let rate = progress.steps_per_second.filter(|rate| *rate > 0.0 && !job.state.is_final())?;
+    let rate = progress.steps_per_second.filter(|rate| *rate > 0.0)?;
     Duration::try_from_secs_f64(f64::from(u32::try_from(left).ok()?) / rate).ok()
 }
 
@@ -210,4 +209,30 @@ pub(crate) fn explanation_text(explanation: &api::Explanation) -> String {
         text.push_str(&format!("  {}  {}\n", output::time(line.at), line.text));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_is_estimated_from_the_pace_of_the_last_steps_or_not_at_all() {
+        let progress = |step, total_steps, steps_per_second| api::Progress {
+            step,
+            total_steps,
+            steps_per_second,
+            ..api::Progress::default()
+        };
+        assert_eq!(eta(&progress(Some(100), Some(400), Some(2.0))), Some(Duration::from_secs(150)));
+        assert_eq!(eta(&progress(Some(400), Some(400), Some(2.0))), Some(Duration::ZERO));
+        assert_eq!(eta(&progress(Some(100), Some(400), None)), None, "it has ended, or has made no two steps");
+        assert_eq!(eta(&progress(Some(100), None, Some(2.0))), None);
+        assert_eq!(eta(&progress(Some(500), Some(400), Some(2.0))), None, "it went beyond what it said");
+    }
+
+    #[test]
+    fn a_state_that_there_is_not_is_refused_with_those_that_there_are() {
+        assert_eq!(state("running"), Ok(api::JobState::Running));
+        assert!(state("done").is_err_and(|said| said.contains("succeeded")));
+    }
 }

@@ -1,6 +1,6 @@
 //! The resulting figures of a simulation.
 
-use gangline_base::Timestamp;
+use gangline_base::{JobId, Timestamp};
 
 use super::meter::Waste;
 use super::workload::{JobIndex, Label};
@@ -41,6 +41,8 @@ pub struct Summary {
     pub jobs: usize,
     /// Rows left out: malformed, or larger than the cluster.
     pub skipped: u64,
+    /// Jobs of a control plane's past that never ran, and so are left out.
+    pub never_ran: Vec<JobId>,
     /// The accelerators of the cluster.
     pub gpus: u32,
     /// Job completion times in seconds, from submission to completion.
@@ -123,6 +125,7 @@ impl World<'_> {
         Summary {
             jobs: jobs.len(),
             skipped: self.workload.skipped + oversized,
+            never_ran: self.workload.never_ran.clone(),
             gpus: capacity,
             jct_seconds: each(&|job| self.completion(*job)),
             queue_seconds: each(&waited),

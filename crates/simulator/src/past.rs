@@ -6,7 +6,7 @@
 //! an attempt that ended with a fault, only up to its last durable checkpoint. The engine's decisions and the
 //! failures are left out, since the simulation makes its own. Assumptions:
 //!
-//! - sweeps are left out: their jobs are neither in the workload nor counted as skipped;
+//! - a job of a sweep is a job like any other: how many of them ran at once isn't limited;
 //! - a job would have done the same work elsewhere, at the same speed, in one piece;
 //! - a job that was cancelled, timed out or gave up would have stopped after the same work;
 //! - a job that still ran when the journal ends did all its work until then; one that never ran is left out;
@@ -92,6 +92,10 @@ impl Past {
             Entry::Event(Event::JobSubmitted(spec)) => {
                 self.jobs.insert(id, PastJob::new(id, at, spec));
             }
+            Entry::Event(Event::SweepSubmitted(sweep)) => {
+                let ids = (id.0..).map(JobId).take(sweep.grid.points());
+                self.jobs.extend(ids.map(|id| (id, PastJob::new(id, at, &sweep.job))));
+            }
             Entry::Event(event) => self.happened(at, event),
             Entry::Decision(Decision::Requeue { job, .. } | Decision::End { job, .. }) => {
                 if let Some(job) = self.jobs.get_mut(job) {
@@ -151,7 +155,7 @@ impl Past {
         self.engine.configuration()
     }
 
-    /// Returns its jobs, with times relative to the first submission; jobs that never ran count as skipped. A
+    /// Returns its jobs, with times relative to the first submission; jobs that never ran are named apart. A
     /// job's line is its number.
     #[must_use]
     pub fn into_workload(mut self) -> Workload {
@@ -162,7 +166,7 @@ impl Past {
             let has_run = job.attempt.is_some() || !job.work.is_zero();
             job.close(self.at);
             if !has_run {
-                workload.skipped += 1;
+                workload.never_ran.push(job.id);
                 continue;
             }
             workload.jobs.push(TraceJob {
@@ -189,8 +193,8 @@ mod tests {
     use std::num::NonZeroU32;
 
     use gangline_base::{
-        AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, HangTimeout, Launch, NodeId, Priority,
-        Program, QueueName, RecoveryPolicy, Step, Submitter, TopologyRequest,
+        AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, Grid, HangTimeout, Launch, NodeId,
+        Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, SweepRules, SweepSpec, TopologyRequest,
     };
     use gangline_orchestration::FaultCause;
 
@@ -298,9 +302,25 @@ mod tests {
         lived.submit(30, 8);
         assert_eq!((lived.past.nodes().len(), lived.past.sharing().queues.len()), (1, 0));
         let workload = lived.past.clone().into_workload();
-        assert_eq!((workload.skipped, workload.label(workload.jobs[0].queue)), (1, "research"));
+        assert_eq!((&workload.never_ran[..], workload.label(workload.jobs[0].queue)), (&[JobId(3)][..], "research"));
         assert_eq!(workload.jobs[0].limit, Some(Duration::from_hours(5)));
         assert_eq!(work(lived.past), [(1, 0, 8, 110), (2, 110, 8, 30)]);
+    }
+
+    #[test]
+    fn each_job_of_a_sweep_has_run_for_itself() {
+        let mut lived = Lived::new();
+        lived.submit(0, 8);
+        let job = lived.past.engine.job(JobId(1)).expect("it was submitted").spec.clone();
+        let grid = Grid::new(vec![("LR".to_owned(), vec!["1".to_owned(), "2".to_owned()])]);
+        let sweep = SweepSpec { job, grid, rules: SweepRules::default() };
+        lived.happens(5, Event::SweepSubmitted(Arc::new(sweep)));
+        lived.starts(1, 1);
+        lived.ends(9, 1, 1, ShareEnd::Succeeded);
+        lived.starts(2, 1);
+        lived.ends(7, 2, 1, ShareEnd::Succeeded);
+        assert_eq!(lived.past.clone().into_workload().never_ran, [JobId(3)]);
+        assert_eq!(work(lived.past), [(1, 0, 8, 9), (2, 5, 8, 7)]);
     }
 
     #[test]

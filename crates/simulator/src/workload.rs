@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gangline_base::Timestamp;
+use gangline_base::{JobId, Timestamp};
 
 /// A job's index in [`Workload::jobs`], which is the order of submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +54,8 @@ pub struct Workload {
     pub labels: Vec<String>,
     /// Malformed rows that were left out because the caller asked for that.
     pub skipped: u64,
+    /// Jobs of a control plane's past that are left out because they never ran, so that nobody knows how long they would.
+    pub never_ran: Vec<JobId>,
 }
 
 impl Workload {

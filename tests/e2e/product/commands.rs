@@ -135,7 +135,7 @@ fn logs_follow_a_job_to_its_end_through_its_attempts() {
     assert_eq!(texts(&["--rank", "0,1", "--grep", "^rank 1"]), ["rank 1 attempt 2"]);
     assert_eq!(texts(&["--tail", "1", "--since", "1h"]), ["rank 0 attempt 2"]);
     assert_eq!(texts(&["--tail", "1", "--attempt", "1", "--grep", "rank 0"]), ["rank 0 attempt 1"]);
-    let none = product.run(&["logs", &id, "--since", "2999-01-01"]);
+    let none = product.run(&["logs", &id, "--since", "2500-01-01"]);
     assert!(none.stdout.is_empty() && none.stderr.contains("none of 1 lines is chosen"), "{}", none.stderr);
     let wrong = product.run(&["logs", &id, "--grep", "rank ("]);
     assert!(wrong.code == 2 && wrong.stderr.contains("no regular expression"), "{}", wrong.stderr);
@@ -222,8 +222,12 @@ fn the_past_of_a_control_plane_is_simulated_while_it_runs() {
     let after = product.submit("name: after\nresources: {accelerators: \"cpu:1\"}\nrun: sleep 0.1\n");
     [wide, after].iter().for_each(|id| drop(product.wait_state(id, "succeeded")));
     let folder = product.data().display().to_string();
+    product.run(&["drain", "a"]);
+    let never = product.submit("name: never\nrun: exit 0\n");
+    product.run(&["cancel", &never]);
     let figures = product.json(&["simulate", "--replay", &folder]);
     assert_eq!((figures["gpus"].as_u64(), figures["skipped"].as_u64()), (Some(2), Some(0)), "{figures:#}");
+    assert_eq!(figures["never_ran"], serde_json::json!([never]));
     let worked = figures["useful_gpu_hours"].as_f64().expect("a number") * 3_600.0;
     assert!(worked >= 0.7, "two slots for 0.3 s and one for 0.1 s: {worked} slot-seconds");
     assert!(figures["queue_seconds"]["mean"].as_f64() > Some(0.0), "the second job waits for the first: {figures:#}");

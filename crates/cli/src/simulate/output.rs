@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use gangline_base::JobId;
 use gangline_simulator::{Distribution, Summary};
 use serde_json::{Value, json};
 
 use super::SimulateArgs;
 use crate::output;
+
+/// The most jobs that are named.
+const NAMED_MAX: usize = 20;
 
 pub(super) fn as_json(args: &SimulateArgs, summary: &Summary) -> Value {
     let spread = |d: &Distribution| json!({ "mean": d.mean, "p50": d.p50, "p95": d.p95, "p99": d.p99 });
@@ -20,6 +24,7 @@ pub(super) fn as_json(args: &SimulateArgs, summary: &Summary) -> Value {
         "seed": args.seed,
         "jobs": summary.jobs,
         "skipped": summary.skipped,
+        "never_ran": summary.never_ran.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "gpus": summary.gpus,
         "jct_seconds": spread(&summary.jct_seconds),
         "queue_seconds": spread(&summary.queue_seconds),
@@ -46,6 +51,15 @@ pub(super) fn as_json(args: &SimulateArgs, summary: &Summary) -> Value {
     })
 }
 
+/// Names the jobs that never ran; none if all did.
+fn never_ran(jobs: &[JobId]) -> Option<String> {
+    let shown: Vec<String> = jobs.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    let more = if jobs.len() > NAMED_MAX { ", ..." } else { "" };
+    let why = "nobody knows how long they would have run";
+    (!jobs.is_empty())
+        .then(|| format!("{} jobs left out: never started, so {why}: {}{more}\n", jobs.len(), shown.join(", ")))
+}
+
 pub(super) fn as_table(args: &SimulateArgs, cluster: &str, summary: &Summary, took: Duration) -> String {
     let insight = if args.policy.is_clairvoyant() { "clairvoyant: it knows true durations" } else { "not clairvoyant" };
     let mut text = format!(
@@ -58,7 +72,11 @@ pub(super) fn as_table(args: &SimulateArgs, cluster: &str, summary: &Summary, to
         output::duration(took)
     );
     if summary.skipped > 0 {
-        text += &format!("{} rows left out: malformed, or larger than the cluster\n", summary.skipped);
+        let what = if args.replay.is_some() { "jobs left out:" } else { "rows left out: malformed, or" };
+        text += &format!("{} {what} larger than the cluster\n", summary.skipped);
+    }
+    if let Some(never_ran) = never_ran(&summary.never_ran) {
+        text += &never_ran;
     }
     let spread = |name: &str, d: &Distribution| {
         let mut row = vec![name.to_owned()];
