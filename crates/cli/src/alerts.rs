@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use gangline_api as api;
+use gangline_control::service::Service;
+use gangline_server::alerts as alerting;
 use gangline_specs::config::Config;
 use gangline_telemetry::alerts::Rules;
+use gangline_telemetry::series;
 use serde_json::json;
+use tracing::warn;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
@@ -183,4 +187,25 @@ pub(crate) fn rules_of(folder: &Path, config: &Config, config_path: Option<&Path
         None if own.exists() => read(&own),
         None => Ok(Rules::built_in()),
     }
+}
+
+/// Starts alerts. Without them everything else goes on.
+pub(crate) fn start(
+    rules: Rules,
+    [folder, journal_folder]: [&Path; 2],
+    service: &Service,
+    series: &series::Handle,
+) -> Option<alerting::Service> {
+    let options = alerting::Options {
+        rules,
+        folder: folder.to_owned(),
+        journal_folder: journal_folder.to_owned(),
+        handle: service.handle(),
+        views: service.views(),
+        series: series.clone(),
+        clock: output::now,
+    };
+    alerting::Service::start(options)
+        .map_err(|error| warn!(%error, "no thread for alerts: nobody is told of anything"))
+        .ok()
 }

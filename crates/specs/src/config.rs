@@ -42,7 +42,7 @@ mod suspicion;
 mod tls;
 
 pub use prices::{Prices, agree_on_prices};
-pub use retention::Retention;
+pub use retention::{MetricRetention, Retention};
 pub use tls::TlsFiles;
 
 use std::collections::{BTreeMap, BTreeSet};
