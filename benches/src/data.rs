@@ -125,6 +125,7 @@ fn loader(path: &Path, shuffle: Shuffle) -> Result<Loader> {
         rank: 0,
         world_size: NonZeroU32::MIN,
         threads: NonZeroU32::MIN,
+        packs_documents: false,
     };
     Ok(Loader::new(vec![Source::open(path, Some(TokenType::Uint16))?], options)?)
 }
@@ -137,7 +138,7 @@ fn filled(loader: &mut Loader, kind: Kind) -> Result<f64> {
     let mut labels = vec![0; if kind == Kind::Labels { bytes } else { 0 }];
     let mut outcome = Ok(());
     let rate = rate(|| {
-        let filled = loader.fill(&mut Room { width, inputs: &mut inputs, labels: &mut labels });
+        let filled = loader.fill(&mut Room { width, inputs: &mut inputs, labels: &mut labels, positions: &mut [] });
         outcome = outcome.as_ref().map_err(|_| ()).and(filled.map_err(|_| ()));
         std::hint::black_box(&inputs);
     });
@@ -204,7 +205,7 @@ fn first(path: &Path, report: &mut Report) -> Result<()> {
     let began = Instant::now();
     let mut loader = loader(path, Shuffle::default())?;
     let mut inputs = vec![0; BATCH * LENGTH * 8];
-    loader.fill(&mut Room { width: Width::Int64, inputs: &mut inputs, labels: &mut [] })?;
+    loader.fill(&mut Room { width: Width::Int64, inputs: &mut inputs, labels: &mut [], positions: &mut [] })?;
     report.time("open, and fill the first batch of 1 GiB in memory", began.elapsed(), Some(Duration::from_millis(200)));
     Ok(())
 }
@@ -224,7 +225,7 @@ fn many(folder: &Path, report: &mut Report) -> Result<()> {
     loader.skip(MANY_SAMPLES / BATCH as u64 / 2);
     let began = Instant::now();
     let mut inputs = vec![0; BATCH * LENGTH * 2];
-    loader.fill(&mut Room { width: Width::Stored, inputs: &mut inputs, labels: &mut [] })?;
+    loader.fill(&mut Room { width: Width::Stored, inputs: &mut inputs, labels: &mut [], positions: &mut [] })?;
     report.time("construct a loader of 1e9 samples (4.1 TB without blocks)", made, Some(Duration::from_millis(50)));
     report.time("fill its batch in the middle", began.elapsed(), None);
     let grown = (resident()?.saturating_sub(before)) as f64 / 1e6;

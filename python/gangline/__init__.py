@@ -18,8 +18,9 @@ from ._per_rank import PerRank
 from ._random import rng_state, set_rng_state
 from ._report import StopRequest, phase, report, stop_requested
 from ._retention import Keep
+from ._rows import Rows
 from ._store import Reader, Save, Store
-from ._tokens import Batch, Tokens
+from ._tokens import Batch, PackedBatch, Tokens
 from .errors import (
     ArchiveFailedWarning,
     BranchWarning,
@@ -63,6 +64,7 @@ __all__ = [
     "Loaded",
     "NoSpace",
     "NotFound",
+    "PackedBatch",
     "PartialLoadWarning",
     "PerRank",
     "Poisoned",
@@ -74,6 +76,7 @@ __all__ = [
     "Refused",
     "ResumeWarning",
     "RetentionFailedWarning",
+    "Rows",
     "Save",
     "SaveFailedWarning",
     "Saved",

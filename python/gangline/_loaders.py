@@ -7,6 +7,7 @@ already trained on are skipped: through the sampler alone if no worker's generat
 otherwise by loading them again.
 """
 
+import collections
 import functools
 import warnings
 
@@ -14,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from . import _random
+from ._order import Ordered
 from .errors import Refused, ResumeWarning
 
 
@@ -24,12 +26,66 @@ def resumable(loader, owner):
         last batch trained on was the last of its epoch; `ahead()`, the number of batches that are loaded but
         not trained on yet.
     """
+    if tokens_of(loader) is not None:
+        return Positioned(loader, owner)
     if not isinstance(loader, DataLoader) or hasattr(loader, "state_dict"):
         return loader
     _warn(loader)
     made = object.__new__(_class_of(type(loader)))
     made.__dict__.update(loader.__dict__, _owner=owner, _batches=None, _state=None)
     return made
+
+
+def tokens_of(loader):
+    """Returns the Tokens or Rows that a loader gives the batches of: the loader itself, or torch's around them; None if there
+    are none."""
+    found = loader.dataset if isinstance(loader, DataLoader) else loader
+    return found if isinstance(found, Ordered) else None
+
+
+def is_position(state):
+    """Reports whether a loader's state is that of Tokens or Rows, which is the same on all ranks and at any number of them."""
+    return isinstance(state, dict) and set(state) == {"version", "data", "order", "sequence_length", "steps", "sample"}
+
+
+class Positioned:
+    """A loader of Tokens or Rows, with the position behind the batches that were trained on. The trainer may have requested
+    more; an iteration that it ends early is gone on with from there."""
+
+    # How many batches a trainer requests ahead, at most.
+    AHEAD_MAX = 8
+
+    def __init__(self, loader, owner):
+        self.loader, self.tokens, self._owner = loader, tokens_of(loader), owner
+        self._positions = collections.deque([self.tokens.state_dict()], self.AHEAD_MAX + 1)
+        self._trained = None
+
+    def __getattr__(self, name):
+        return getattr(self.loader, name)
+
+    def __len__(self):
+        return len(self.loader)
+
+    def __iter__(self):
+        self._owner.put_back()
+        if self._trained not in (None, self.tokens.state_dict()):
+            self.load_state_dict(self._trained)
+        for batch in self.loader:
+            self._positions.append(self.tokens.state_dict())
+            yield batch
+
+    def trained(self):
+        """Notes that the last batch given to the training was trained on."""
+        self._trained = self.state_dict()
+
+    def state_dict(self):
+        return self._positions[-1 - min(self._owner.ahead(), len(self._positions) - 1)]
+
+    def load_state_dict(self, state):
+        self.tokens.load_state_dict(state)
+        self._positions.clear()
+        self._positions.append(self.tokens.state_dict())
+        self._trained = None
 
 
 def _warn(loader):

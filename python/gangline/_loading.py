@@ -5,7 +5,7 @@ import os
 
 from ._kinds import kind_of
 from ._per_rank import PerRank
-from ._tokens import Tokens
+from ._order import Ordered
 from ._values import path_text
 from .errors import Error, Refused, TimedOut
 
@@ -152,7 +152,7 @@ class Selection:
         unchanged."""
         if saved is LEFT_OUT or saved is ANYTHING or isinstance(into, PerRank):
             return
-        if isinstance(into, Tokens):
+        if isinstance(into, Ordered):
             return into.check_state_dict(saved)
         if isinstance(into, dict) and isinstance(saved, dict):
             for key in into:
@@ -185,7 +185,7 @@ class Selection:
         """Returns `into` with the loaded values merged into it."""
         if saved is LEFT_OUT:
             return into
-        if isinstance(into, Tokens):
+        if isinstance(into, Ordered):
             into.load_state_dict(saved)
             return into
         if isinstance(into, dict) and isinstance(saved, dict):

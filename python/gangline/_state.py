@@ -17,7 +17,7 @@ from ._kinds import BY_NAME, NumpyKind, kind_of
 from ._loading import ANYTHING, LEFT_OUT, How, Selection, has_gaps, without_gaps
 from ._per_rank import RANKS_MAX, PerRank
 from ._random import generator_of, state_of_rank
-from ._tokens import Tokens
+from ._order import Ordered
 from ._types import RAW, STORED, numpy_type, original, stored, stored_box
 from ._values import NOT_MINE, TAG, path_text
 from .errors import Corrupt, Refused
@@ -115,7 +115,7 @@ class Gathering:
             return self.per_rank(path, value, generator)
         if isinstance(value, numpy.generic):
             return _scalar(path, value)
-        if isinstance(value, Tokens):
+        if isinstance(value, Ordered):
             return _values.tree_of(value.state_dict(), self.leaf, path)
         kind = kind_of(value)
         if kind is None:

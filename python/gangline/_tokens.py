@@ -1,30 +1,22 @@
 """`gangline.Tokens`: batches of tokens in an order that is the same on any number of ranks, with a position that
 a checkpoint keeps."""
 
-import functools
-import json
 import os
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy
 
 from . import _native
+from ._order import Ordered, cache_of, one_of, options_of
 from .errors import Refused
 
 Path = str | os.PathLike[str]
 
-# Samples that are held out together.
-GROUP = 64
 # Batches' memory that is kept for later batches.
 KEPT_MAX = 4
-# Weights are whole numbers of millionths.
-MILLION = 1_000_000
 WIDTHS = {"int64": numpy.int64, "int32": numpy.int32}
-# Set by the platform, if numbers went bad a second time: the batches up to this step are left out.
-SKIP = "GANGLINE_SKIP_DATA_THROUGH"
 
 
 class Batch(NamedTuple):
@@ -36,15 +28,40 @@ class Batch(NamedTuple):
     """The token that follows each of them."""
 
 
-class Tokens:
+class PackedBatch(NamedTuple):
+    """One rank's rows of a global batch of packed documents. Padding is token 0, and its labels are -100."""
+
+    inputs: Any
+    """Tokens, [rows, sequence_length]."""
+    labels: Any
+    """The token that follows each of them in its document; -100 for padding."""
+    positions: Any
+    """The place of each token in its document, from 0."""
+    cu_seqlens: Any
+    """Where documents begin in the rows laid end to end, and where the last one ends: int32, as attention kernels for
+    sequences of several lengths take it."""
+    max_seqlen: int
+    """The tokens of the longest."""
+
+    def mask(self) -> Any:
+        """Returns which token may attend to which, [rows, 1, sequence_length, sequence_length] of bool: those before it in
+        its own document, and itself. For attention without `cu_seqlens`, such as torch's
+        scaled_dot_product_attention."""
+        documents = (self.positions == 0).cumsum(1)
+        places = (self.positions[0] * 0 + 1).cumsum(0)
+        is_before = places[:, None] >= places[None, :]
+        return ((documents[:, :, None] == documents[:, None, :]) & is_before)[:, None]
+
+
+class Tokens(Ordered):
     """Iterates over the batches of one rank.
 
         tokens = gangline.Tokens("data", sequence_length=2048, global_batch=512, seed=1)
         for inputs, labels in tokens:
             ...
 
-    source: a file or folder of tokens, in any format that docs/reference/data.md lists; or several by name, to be
-        mixed.
+    source: a file or folder of tokens, in any format that docs/reference/data.md lists, or s3://bucket/folder; or
+        several by name, to be mixed.
     sequence_length: tokens of a sample's inputs, and of its labels, which are the tokens that follow each.
     global_batch: samples of a batch over all ranks. Ranks get uneven slices if they don't divide it; see
         `loss_weight`.
@@ -60,6 +77,9 @@ class Tokens:
         step on. A later pair changes nothing before it. Without weights, sources count by their samples.
     held_out: holds out one group of 64 neighbouring samples in so many; part: "training" or "held_out", which of
         both is read.
+    pack: "documents" makes samples of whole documents, of which only those are cut that are longer than a sample, and
+        gives a PackedBatch, whose boundaries keep documents from attending to each other. With labels="same" it is
+        {"input_ids", "labels", "shift_labels", "position_ids", "use_cache"}, from which transformers' models find them.
     epochs: how many passes over the data one iteration makes; None iterates without end, as mixtures do. The next
         iteration goes on behind the last.
     rank, world_size: of the data-parallel ranks [default: torch.distributed's if it is initialised, else RANK and
@@ -67,6 +87,8 @@ class Tokens:
     kind: "torch" or "numpy" [default: torch, if it was imported]
     pin_memory: whether torch's batches are in page-locked memory, for copies to a GPU beside the computation
     threads: how many fill a batch.
+    cache, cache_limit: the folder into which remote data is fetched, once for all processes of this node, and the
+        most bytes of it [default: GANGLINE_DATA_CACHE, or gangline/data in ~/.cache; no limit]
 
     Where torch was imported, it is an IterableDataset: `DataLoader(tokens, batch_size=None)`, without workers, gives
     the same batches. A batch's memory is used again only after the last reference to it is gone.
@@ -75,10 +97,6 @@ class Tokens:
     goes on behind the batches that were given before the save, at any number of ranks. Raises NotFound, Corrupt
     or Refused.
     """
-
-    def __new__(cls, *args, **kwargs):
-        torch = sys.modules.get("torch.utils.data")
-        return super().__new__(cls if torch is None else _iterable(cls, torch.IterableDataset))
 
     def __init__(
         self,
@@ -94,74 +112,44 @@ class Tokens:
         weights: Mapping[str, float] | Sequence[tuple[int, Mapping[str, float]]] | None = None,
         held_out: int | None = None,
         part: str = "training",
+        pack: str | None = None,
         epochs: int | None = 1,
         rank: int | None = None,
         world_size: int | None = None,
         kind: str | None = None,
         pin_memory: bool = False,
         threads: int = 1,
+        cache: Path | None = None,
+        cache_limit: int | None = None,
     ) -> None:
         sources = dict(source) if isinstance(source, Mapping) else {"": source}
-        _one_of("shuffle", shuffle, ("blocks", "global", "none"))
-        _one_of("dtype", dtype, (*WIDTHS, "stored"))
-        _one_of("labels", labels, ("shifted", "same", None))
-        _one_of("part", part, ("training", "held_out"))
-        if held_out is None and part == "held_out":
-            raise Refused("use part='held_out': say how much, with held_out=100 for one sample in 100")
-        if held_out is not None and held_out < 2:
-            raise Refused(f"use held_out={held_out}: one group in at least 2")
-        self.rank, self.world_size = _place(rank, world_size)
-        options = {
-            "sequence_length": sequence_length,
-            "global_batch": global_batch,
-            "seed": seed,
-            "shuffle": shuffle,
-            "held_out": None if held_out is None else [held_out, GROUP],
-            "is_held_out": part == "held_out",
-            "stages": _stages(weights, sources, global_batch),
-            "epochs": epochs if len(sources) == 1 else None,
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "threads": threads,
-        }
-        if len(sources) > 1 and epochs not in (None, 1):
-            raise Refused("use epochs with several sources: a mixture has no end")
+        one_of("dtype", dtype, (*WIDTHS, "stored"))
+        one_of("labels", labels, ("shifted", "same", None))
+        one_of("pack", pack, (None, "documents"))
+        if pack is not None and labels is None:
+            raise Refused("use labels=None with pack: which tokens are padding is said by the labels alone")
+        self.rank, self.world_size, options = options_of(
+            sources, rank, world_size, global_batch=global_batch, seed=seed, shuffle=shuffle, weights=weights,
+            held_out=held_out, part=part, epochs=epochs, sequence_length=sequence_length, threads=threads,
+            packs=pack is not None,
+        )  # fmt: skip
         paths = [(os.fspath(path), source_dtype) for path in sources.values()]
-        self._names = list(sources)
-        self._native = _native.Tokens(paths, json.dumps(options))
-        rows, self.loss_weight, stored = self._native.shape()
-        self.labels, self._width = labels, dtype
-        self._memory = _memory(kind, (rows, sequence_length), WIDTHS.get(dtype, numpy.dtype(stored)), pin_memory)
-        self._lock = threading.Lock()
-        self._is_fresh = True  # whether batches may be left out before the next one
-
-    loss_weight: float
-    """What to multiply the mean loss of this rank with before gradients are averaged over the ranks: 1 if all have
-    as many rows."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yields the batches that are left of the current pass."""
-        _refuse_workers()
-        with self._lock:
-            self._leave_out()
-            found = self._native.batches()
-        left = None if found is None else found[1]
-        while left is None or left > 0:
-            yield self.next_batch()
-            left = None if left is None else left - 1
-
-    def __len__(self) -> int:
-        """Returns the batches of the current pass, those before a resume included."""
-        found = self._native.batches()
-        if found is None:
-            raise TypeError("tokens without an end have no length")
-        return found[0]
+        super().__init__(list(sources), _native.Tokens(paths, options, cache_of(cache, cache_limit)))
+        rows, stored = self._native.shape()
+        self.labels, self._width, self._is_packed = labels, dtype, pack is not None
+        shape, of_tokens = (rows, sequence_length), WIDTHS.get(dtype, numpy.dtype(stored))
+        self._memory = _memory(kind, shape, of_tokens, pin_memory)
+        if self._is_packed:
+            of_positions = numpy.int64 if dtype == "int64" else numpy.int32
+            self._positions_memory = _memory(kind, shape, of_positions, pin_memory)
 
     def next_batch(self) -> Any:
         """Returns the next batch, without regard to passes."""
         with self._lock:
             self._leave_out()
             inputs, flat_inputs, give_inputs = self._memory()
+            if self._is_packed:
+                return self._next_packed(inputs, flat_inputs, give_inputs)
             if self.labels != "shifted":
                 self._native.fill(self._width, flat_inputs)
                 made = give_inputs(inputs)
@@ -170,108 +158,32 @@ class Tokens:
             self._native.fill(self._width, flat_inputs, flat_labels)
             return Batch(give_inputs(inputs), give_labels(labels))
 
-    @property
-    def samples(self) -> list[tuple[str, int, int]]:
-        """The name of the source (empty if there is one), the epoch and the number of each sample of the last
-        batch's rows."""
-        return [(self._names[source], epoch, number) for source, epoch, number in self._native.samples()]
+    def _next_packed(self, inputs, flat_inputs, give_inputs):
+        labels, flat_labels, give_labels = self._memory()
+        positions, flat_positions, give_positions = self._positions_memory()
+        self._native.fill(self._width, flat_inputs, flat_labels, flat_positions)
+        inputs, labels, positions = give_inputs(inputs), give_labels(labels), give_positions(positions)
+        if self.labels == "same":
+            # `labels` only ask the models for a loss, which they take from the shifted ones. With a cache of keys and values,
+            # as models have by default, they don't look for documents in the positions.
+            return {"input_ids": inputs, "labels": labels, "shift_labels": labels, "position_ids": positions, "use_cache": False}
+        boundaries = numpy.array(self._native.boundaries(), numpy.int32)
+        longest = int(numpy.diff(boundaries).max(initial=0))
+        if not isinstance(inputs, numpy.ndarray):
+            boundaries = sys.modules["torch"].from_numpy(boundaries)
+        return PackedBatch(inputs, labels, positions, boundaries, longest)
 
     @property
     def sizes(self) -> dict[str, tuple[int, int]]:
         """The tokens of each source, and its samples in the part that is read."""
         return dict(zip(self._names, self._native.sizes(), strict=True))
 
-    @property
-    def steps(self) -> int:
-        """Batches given so far, those before a resume included."""
-        return self._native.steps()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the position behind the last batch, at most 200 bytes of JSON and the same on all ranks."""
-        return json.loads(self._native.state())
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a position. The number of ranks and the global batch may be others. Raises Refused, and
-        changes nothing, if it is of other data or another order."""
-        with self._lock:
-            self._native.restore(json.dumps(dict(state)), True)
-            self._is_fresh = True
-
-    def check_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises Refused for what `load_state_dict` would refuse."""
-        if not isinstance(state, Mapping):
-            raise Refused(f"resume the data: its state is a {type(state).__qualname__}")
-        self._native.restore(json.dumps(dict(state)), False)
-
-    def __reduce__(self):
-        raise Refused("send tokens to another process: open them there, with its rank")
-
-    def _leave_out(self):
-        """Leaves out the batches that the platform says make numbers go bad, once after the start or a resume."""
-        if not self._is_fresh:
-            return
-        self._is_fresh = False
-        through = os.environ.get(SKIP, "")
-        if through and not through.isdecimal():
-            raise Refused(f"use {SKIP}={through!r}: it is no step")
-        self._native.skip(max(0, int(through or 0) - self._native.steps()))
-
-
-@functools.lru_cache(maxsize=8)
-def _iterable(cls, base):
-    """Returns the class as one of torch's iterable datasets, which its DataLoader knows by their class."""
-    return cls if issubclass(cls, base) else type(cls.__name__, (cls, base), {"__module__": cls.__module__})
-
-
-def _one_of(name, value, known):
-    if value not in known:
-        raise Refused(f"use {name}={value!r}: it is one of {', '.join(map(repr, known))}")
-
-
-def _place(rank, world_size):
-    """Returns this rank and the number of ranks."""
-    if rank is not None or world_size is not None:
-        if rank is None or world_size is None:
-            raise Refused("use rank or world_size alone: give both, or neither")
-        return rank, world_size
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    try:
-        return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
-    except ValueError as error:
-        raise Refused(f"use RANK and WORLD_SIZE of the environment: {error}") from None
-
-
-def _stages(weights, sources, global_batch):
-    """Returns the first position and the weights, in the sources' order, of each stage."""
-    if weights is None:
-        return []
-    pairs = [(0, weights)] if isinstance(weights, Mapping) else list(weights)
-    made = []
-    for step, named in pairs:
-        unknown = [name for name in named if name not in sources]
-        if unknown:
-            raise Refused(f"use weights of {unknown[0]!r}: the sources are {', '.join(map(repr, sources))}")
-        numbers = [named.get(name, 0) for name in sources]
-        if not all(isinstance(number, (int, float)) and 0 <= number <= MILLION for number in numbers):
-            raise Refused(f"use weights {numbers}: each is a number from 0 to {MILLION}")
-        made.append([int(step) * global_batch, [round(number * MILLION) for number in numbers]])
-    return made
-
-
-def _refuse_workers():
-    torch = sys.modules.get("torch.utils.data")
-    if torch is not None and torch.get_worker_info() is not None:
-        raise Refused("read tokens in a DataLoader's worker: use num_workers=0, batches are filled at memory speed anyway")
-
-
 def _memory(kind, shape, dtype, is_pinned):
     """Returns what gives memory for a batch: the object whose memory it is, the memory as flat bytes, and what makes
     of the object the value that is handed out."""
     torch = sys.modules.get("torch")
     kind = kind or ("numpy" if torch is None else "torch")
-    _one_of("kind", kind, ("torch", "numpy"))
+    one_of("kind", kind, ("torch", "numpy"))
     if kind == "numpy":
         return _Pool(shape, dtype, lambda array: array).take
     import torch

@@ -5,8 +5,8 @@
     trainer.fit(model, data, ckpt_path=checkpoints.newest())
 
 A checkpoint holds what Lightning itself saves (model, optimizers, schedulers, loops, callbacks, stateful data
-loaders), the states of the random number generators, and the positions of torch's own data loaders in their
-epoch, without pickle. So a resumed training has the losses of one that was never stopped, also in the middle
+loaders), the states of the random number generators, and the positions of gangline.Tokens and of torch's own data
+loaders in their epoch, without pickle. So a resumed training has the losses of one that was never stopped, also in the middle
 of an epoch, with dropout and shuffle=True; where that can't be guaranteed (persistent workers, iterable
 datasets) a ResumeWarning is issued. One process trains, or several under DDP: each has its own generators and
 its own position in the data. Works with `lightning` and with `pytorch_lightning`.
@@ -57,8 +57,13 @@ class CheckpointCallback(Saving, Checkpoint):
     for several processes under another strategy than DDP, and for a value in Lightning's checkpoint without a
     safe encoding, with its path.
 
-    If another number of processes resumes, each gets new generators that are derived from the old ones,
-    callbacks and loops are those of rank 0, and the epoch's data starts anew, with a ResumeWarning.
+    If another number of processes resumes, each gets new generators that are derived from the old ones, and
+    callbacks and loops are those of rank 0. gangline.Tokens go on where they were; other data of the epoch starts
+    anew, with a ResumeWarning.
+
+    weighs_losses: if the only data loader is of gangline.Tokens, whether each process's loss is multiplied by their
+        `loss_weight` before its gradients are computed, so that DDP's mean is the global batch's though the
+        processes have uneven rows. A training step that multiplies itself needs False.
     """
 
     def __init__(
@@ -69,8 +74,11 @@ class CheckpointCallback(Saving, Checkpoint):
         *,
         archive: str | None = None,
         overlap: bool = False,
+        weighs_losses: bool = True,
     ) -> None:
         super().__init__(path, every_n_steps, keep, archive=archive, overlap=overlap)
+        self.weighs_losses = weighs_losses
+        self._loaders = []
         self._random_states = None
         self._trainer = None
 
@@ -116,7 +124,16 @@ class CheckpointCallback(Saving, Checkpoint):
         loader has no length."""
         return len(getattr(self._trainer.fit_loop._data_fetcher, "batches", ()))
 
+    def on_before_backward(self, trainer, pl_module, loss):
+        if self.weighs_losses and len(self._loaders) == 1 and isinstance(self._loaders[0], _loaders.Positioned):
+            weight = self._loaders[0].tokens.loss_weight
+            if weight != 1:
+                loss.mul_(weight)
+
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        for loader in self._loaders:
+            if isinstance(loader, _loaders.Positioned):
+                loader.trained()
         if trainer.global_step % self.every_n_steps == 0:
             self._save(trainer)
 
@@ -168,7 +185,11 @@ class CheckpointCallback(Saving, Checkpoint):
 def _resized(keys, values):
     """Returns the `callbacks` and `loops` of rank 0, without positions in the data, if another number of
     processes saved them."""
-    if keys == ("loops",) and values[0]["fit_loop"]["state_dict"].pop("combined_loader", None) is not None:
+    of_fit = values[0]["fit_loop"]["state_dict"] if keys == ("loops",) else {}
+    positions = of_fit.get("combined_loader")
+    if positions and all(map(_loaders.is_position, positions)):
+        return values[0]
+    if of_fit.pop("combined_loader", None) is not None:
         text = f"another number of processes saved the checkpoint ({len(values)}): the data of the epoch begins anew"
         warnings.warn(text, ResumeWarning, stacklevel=2)
     return values[0]
@@ -176,8 +197,19 @@ def _resized(keys, values):
 
 def _resumable_for(callback, trainer, process):
     def resumable_too(loader):
-        loader = process(loader)
-        return _loaders.resumable(loader, callback) if trainer.training else loader
+        tokens = _loaders.tokens_of(loader)
+        if tokens is not None and (tokens.rank, tokens.world_size) != (trainer.global_rank, trainer.world_size):
+            raise Refused(
+                f"train on tokens of rank {tokens.rank} of {tokens.world_size} in process {trainer.global_rank} of "
+                f"{trainer.world_size}: open them in the module's train_dataloader(), or give them rank and world_size"
+            )
+        # Lightning's own changes to a loader, such as other samplers, are none for tokens.
+        loader = loader if tokens is not None else process(loader)
+        if not trainer.training:
+            return loader
+        loader = _loaders.resumable(loader, callback)
+        callback._loaders.append(loader)
+        return loader
 
     return resumable_too
 

@@ -8,6 +8,9 @@ A checkpoint holds what the Trainer itself saves (model, optimizer, scheduler, s
 generators, its own state), by one process or by several under DistributedDataParallel (torchrun), each of
 which has its own generators. The Trainer resumes within the data as always: it skips the batches that were
 trained on.
+
+`gangline.transformers.Trainer` is transformers' own that also takes gangline.Tokens as its `train_dataset`: their
+batches are the steps', each process having its own rows, and a checkpoint keeps their position.
 """
 
 import dataclasses
@@ -17,17 +20,62 @@ import pathlib
 import tempfile
 
 import torch
+import transformers
+from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.utils import WEIGHTS_NAME
 
-from . import _random
+from . import _loaders, _random
 from ._loops import Saving, is_gang, with_shared_buffers
 from ._per_rank import PerRank
 from ._retention import Keep
+from ._order import Ordered
 from .errors import Refused
 
 RANDOM_NAME = "rng_state.pth"
+# In an unpacked checkpoint: the position of the tokens.
+TOKENS_NAME = "gangline_tokens.json"
+
+
+class Trainer(transformers.Trainer):
+    """transformers' Trainer, whose `train_dataset` may be gangline.Tokens (with labels="same", as models expect).
+
+    Each batch of the tokens is one of the Trainer's, whatever `per_device_train_batch_size` says; with gradient
+    accumulation, several are a step. Where processes have uneven rows, their losses are weighed, so that the mean
+    over the processes is the global batch's. A checkpoint of CheckpointCallback has the tokens' position, from which
+    `train` goes on at once, at any number of processes. Raises Refused for tokens of another rank or number of
+    ranks than this process's.
+    """
+
+    def get_train_dataloader(self):
+        tokens = self.train_dataset
+        if not isinstance(tokens, Ordered):
+            return super().get_train_dataloader()
+        if (tokens.rank, tokens.world_size) != (self.args.process_index, self.args.world_size):
+            raise Refused(
+                f"train on tokens of rank {tokens.rank} of {tokens.world_size} in process {self.args.process_index} of "
+                f"{self.args.world_size}: give them rank and world_size"
+            )
+        return DataLoader(tokens, batch_size=None)
+
+    def train(self, resume_from_checkpoint=None, *args, **kwargs):
+        tokens = self.train_dataset
+        if isinstance(tokens, Ordered) and isinstance(resume_from_checkpoint, (str, os.PathLike)):
+            position = pathlib.Path(resume_from_checkpoint) / TOKENS_NAME
+            if position.exists():
+                tokens.load_state_dict(json.loads(position.read_text()))
+                # They are there already: skipping would go past batches that nobody trained on.
+                self.args.ignore_data_skip = True
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        computed = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        # A number of items is that of all processes, by which each one's loss was divided.
+        if not (isinstance(self.train_dataset, Ordered) and model.training) or num_items_in_batch is not None:
+            return computed
+        weight = self.train_dataset.loss_weight
+        return (computed[0] * weight, computed[1]) if return_outputs else computed * weight
 
 
 class CheckpointCallback(Saving, TrainerCallback):
@@ -89,6 +137,8 @@ class CheckpointCallback(Saving, TrainerCallback):
             files["random"] = f"rng_state_{rank}.pth"
             if good.world_size == 1:
                 state["random"] = _random.states_of_rank(state["random"], rank, world_size)
+        if "tokens" in state:
+            (there / TOKENS_NAME).write_text(json.dumps(state.pop("tokens")))
         for key, name in files.items():
             torch.save(state.pop(key), there / name)
         (there / TRAINER_STATE_NAME).write_text(state["trainer"])
@@ -119,6 +169,9 @@ class CheckpointCallback(Saving, TrainerCallback):
         if is_gang():
             # Differs by process.
             saved["trainer"] = PerRank(saved["trainer"])
+        tokens = _loaders.tokens_of(kwargs.get("train_dataloader"))
+        if tokens is not None:
+            saved["tokens"] = tokens.state_dict()
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None:
             saved["scaler"] = scaler.state_dict()

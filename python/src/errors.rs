@@ -53,6 +53,7 @@ pub(crate) fn data_exception(error: &DataError) -> PyErr {
         DataError::Malformed { .. } => "Corrupt",
         DataError::Changed { .. } => "Changed",
         DataError::Io { .. } => "IoFailed",
+        DataError::Remote { .. } => "Unreachable",
         DataError::TooWide { .. }
         | DataError::Refused { .. }
         | DataError::OtherState { .. }

@@ -7,6 +7,7 @@
 mod archive;
 mod errors;
 mod pending;
+mod records;
 mod snapshot;
 mod store;
 mod tokens;
@@ -24,6 +25,8 @@ mod native {
 
     #[pymodule_export]
     use crate::pending::Pending;
+    #[pymodule_export]
+    use crate::records::{Fetched, Records, fetch, unpack_file};
     #[pymodule_export]
     use crate::snapshot::Snapshot;
     #[pymodule_export]

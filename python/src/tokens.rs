@@ -5,17 +5,18 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gangline_data::order::{HeldOut, Part, Shuffle, Stage};
-use gangline_data::{Loader, Options, Room, Source, State, TokenType, Width};
+use gangline_data::{Loader, Options, Room, Source, State, TokenType, Width, is_remote, position_bytes};
 use numpy::PyReadwriteArray1;
 use pyo3::prelude::*;
 use serde::Deserialize;
 
 use crate::errors::{data_exception, refused};
+use crate::records::{GivenCache, fetched};
 
 /// The loader's options, as Python writes them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Given {
+pub(crate) struct Given {
     sequence_length: NonZeroU32,
     global_batch: NonZeroU32,
     seed: u64,
@@ -29,6 +30,7 @@ struct Given {
     rank: u32,
     world_size: NonZeroU32,
     threads: NonZeroU32,
+    packs_documents: bool,
 }
 
 #[derive(Deserialize)]
@@ -53,37 +55,48 @@ impl Tokens {
 
 #[pymethods]
 impl Tokens {
-    /// Opens the sources: a path each, and numpy's name of its type for raw tokens. `options` are JSON.
+    /// Opens the sources: a path or an address each, and numpy's name of its type for raw tokens. `options` are JSON; `cache` is
+    /// where remote ones are fetched to (see `fetch`).
     ///
     /// # Errors
     /// `NotFound`, `Corrupt` naming file and place, or `Refused` naming the option.
     #[new]
-    fn new(py: Python<'_>, sources: Vec<(PathBuf, Option<String>)>, options: &str) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        sources: Vec<(PathBuf, Option<String>)>,
+        options: &str,
+        cache: GivenCache,
+    ) -> PyResult<Self> {
         let given: Given =
             serde_json::from_str(options).map_err(|why| refused(&format!("read tokens with these options: {why}")))?;
         let options = options_of(given);
         let open = |(path, name): (PathBuf, Option<String>)| {
             let unknown = || refused(&format!("read {}: no tokens are of type {name:?}", path.display()));
             let data_type = name.as_deref().map(|name| TokenType::of_name(name).ok_or_else(unknown)).transpose()?;
-            py.detach(|| Source::open(&path, data_type)).map_err(|error| data_exception(&error))
+            let opened = py.detach(|| match path.to_str().filter(|_| is_remote(&path)) {
+                Some(url) => Source::open_fetched(fetched(url, &cache)?, data_type),
+                None => Source::open(&path, data_type),
+            });
+            opened.map_err(|error| data_exception(&error))
         };
         let sources = sources.into_iter().map(open).collect::<PyResult<Vec<Source>>>()?;
         let loader = py.detach(|| Loader::new(sources, options)).map_err(|error| data_exception(&error))?;
         Ok(Tokens { inner: Mutex::new(loader) })
     }
 
-    /// Fills the rows of this rank in the next global batch: the inputs, and the labels if there is room for
-    /// them.
+    /// Fills the rows of this rank in the next global batch: the inputs, and the labels and the positions in
+    /// their documents if there is room for them.
     ///
     /// # Errors
     /// `Changed` or `Corrupt` naming the file, `Refused` for a token that doesn't fit.
-    #[pyo3(signature = (width, inputs, labels=None))]
+    #[pyo3(signature = (width, inputs, labels=None, positions=None))]
     fn fill(
         &self,
         py: Python<'_>,
         width: &str,
         mut inputs: PyReadwriteArray1<'_, u8>,
         mut labels: Option<PyReadwriteArray1<'_, u8>>,
+        mut positions: Option<PyReadwriteArray1<'_, u8>>,
     ) -> PyResult<()> {
         let width = match width {
             "int64" => Width::Int64,
@@ -97,21 +110,38 @@ impl Tokens {
             Some(labels) => labels.as_slice_mut().map_err(not_flat)?,
             None => &mut [],
         };
+        let positions = match &mut positions {
+            Some(positions) => positions.as_slice_mut().map_err(not_flat)?,
+            None => &mut [],
+        };
         py.detach(|| {
             let mut loader = self.lock();
-            let row = loader.options().sequence_length.get() as usize * loader.data_type().bytes_as(width);
-            let bytes = loader.rows().len() * row;
-            if inputs.len() != bytes || !(labels.is_empty() || labels.len() == bytes) {
+            let tokens = loader.rows().len() * loader.options().sequence_length.get() as usize;
+            let bytes = tokens * loader.data_type().bytes_as(width);
+            let is_none_or = |room: &[u8], bytes: usize| room.is_empty() || room.len() == bytes;
+            let has_room = is_none_or(labels, bytes) && is_none_or(positions, tokens * position_bytes(width));
+            if inputs.len() != bytes || !has_room {
                 return Err(refused(&format!("fill a batch: it has {bytes} bytes, and the memory {}", inputs.len())));
             }
-            loader.fill(&mut Room { width, inputs, labels }).map_err(|error| data_exception(&error))
+            loader.fill(&mut Room { width, inputs, labels, positions }).map_err(|error| data_exception(&error))
         })
     }
 
-    /// Returns the rows of this rank in a batch, its loss weight, and the type of the tokens.
-    fn shape(&self) -> (usize, f64, &'static str) {
+    /// Returns the rows of this rank in a batch, and the type of the tokens.
+    fn shape(&self) -> (usize, &'static str) {
         let loader = self.lock();
-        (loader.rows().len(), loader.loss_weight(), loader.data_type().name())
+        (loader.rows().len(), loader.data_type().name())
+    }
+
+    /// Returns what this rank multiplies its mean loss with; of packed documents, for the last batch.
+    fn loss_weight(&self) -> f64 {
+        self.lock().loss_weight()
+    }
+
+    /// Returns where the parts of documents begin and end in this rank's rows of the last batch; empty unless
+    /// they are packed.
+    fn boundaries(&self) -> Vec<u64> {
+        self.lock().boundaries()
     }
 
     /// Returns the tokens and the samples of each source.
@@ -157,7 +187,7 @@ impl Tokens {
     }
 }
 
-fn options_of(given: Given) -> Options {
+pub(crate) fn options_of(given: Given) -> Options {
     let part = if given.is_held_out { Part::HeldOut } else { Part::Training };
     let stages = given.stages.into_iter().map(|(from, weights)| Stage { from, weights }).collect();
     Options {
@@ -175,5 +205,6 @@ fn options_of(given: Given) -> Options {
         rank: given.rank,
         world_size: given.world_size,
         threads: given.threads,
+        packs_documents: given.packs_documents,
     }
 }

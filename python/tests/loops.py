@@ -2,6 +2,7 @@
 way and resumed. Prints, as JSON, the status and the loss of each step of the three; of a loop of several processes, of each of them.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -11,6 +12,7 @@ import socket
 import sys
 import warnings
 
+import numpy
 import torch
 
 STEPS, KILL_AFTER, EVERY = 29, 10, 4
@@ -93,18 +95,58 @@ def with_ddp(folder, tell):
     fit_with_lightning(torch.utils.data.DataLoader(Noisy(), BATCH, shuffle=True), folder, tell, strategy="ddp", devices=2)
 
 
-def fit_with_lightning(loader, folder, tell, **options):
+def numbers(folder):
+    """A file of tokens below 64, in no order."""
+    path, aside = folder / "numbers.bin", folder / f"numbers.{os.getpid()}"
+    numpy.random.default_rng(1).integers(0, 64, 8 * 40 + 1, numpy.uint16).tofile(aside)
+    # Each process would, and only the first does.
+    with contextlib.suppress(FileExistsError):
+        os.link(aside, path)
+    return path
+
+
+def tokens(folder, **options):
+    import gangline
+
+    # Neither two processes nor the passes divide the batches.
+    return gangline.Tokens(numbers(folder), sequence_length=8, global_batch=7, seed=3, source_dtype="uint16", **options)
+
+
+def language_model():
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Embedding(64, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 64))
+
+
+def with_tokens(folder, tell, **options):
+    fit_with_lightning(tokens(folder), folder, tell, net=language_model(), loss=of_labels, **options)
+
+
+def with_endless_tokens(folder, tell):
+    """Without a length, Lightning requests a batch ahead; and it ends epochs that the data doesn't."""
+    loader = torch.utils.data.DataLoader(tokens(folder, epochs=None), batch_size=None)
+    fit_with_lightning(loader, folder, tell, net=language_model(), loss=of_labels, limit_train_batches=4)
+
+
+def with_tokens_ddp(folder, tell):
+    with_tokens(folder, tell, strategy="ddp", devices=2)
+
+
+def of_labels(found, labels):
+    return torch.nn.functional.cross_entropy(found.view(-1, 64), labels.view(-1))
+
+
+def fit_with_lightning(loader, folder, tell, net=None, loss=torch.nn.functional.mse_loss, **options):
     import pytorch_lightning as lightning
     from gangline.lightning import CheckpointCallback
 
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.net = model()
+            self.net = net or model()
 
         def training_step(self, batch, index):
             inputs, targets = batch
-            return torch.nn.functional.mse_loss(self.net(inputs), targets)
+            return loss(self.net(inputs), targets)
 
         def configure_optimizers(self):
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
@@ -126,9 +168,9 @@ def fit_with_lightning(loader, folder, tell, **options):
     trainer.fit(Module(), loader, ckpt_path=checkpoints.newest())
 
 
-def with_transformers(folder, tell):
-    from gangline.transformers import CheckpointCallback
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+def with_transformers(folder, tell, **options):
+    from gangline.transformers import CheckpointCallback, Trainer
+    from transformers import TrainerCallback, TrainingArguments
 
     class Module(torch.nn.Module):
         def __init__(self):
@@ -151,8 +193,21 @@ def with_transformers(folder, tell):
         save_strategy="no", logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, lr_scheduler_type="cosine", seed=3,
     )  # fmt: skip
     data = [{"inputs": inputs, "labels": labels} for inputs, labels in zip(*rows(), strict=True)]
-    trainer = Trainer(Module(), arguments, train_dataset=data, callbacks=[checkpoints, Tell()])
+    data = options.get("data", data)
+    trainer = Trainer(options.get("net") or Module(), arguments, train_dataset=data, callbacks=[checkpoints, Tell()])
     trainer.train(resume_from_checkpoint=checkpoints.newest())
+
+
+def with_transformers_tokens(folder, tell):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(7)
+    net = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=8, n_embd=16, n_layer=1, n_head=2))
+    with_transformers(folder, tell, net=net, data=tokens(folder, labels="same"))
+
+
+def with_transformers_tokens_ddp(folder, tell):
+    with_transformers_tokens(folder, tell)
 
 
 def with_transformers_ddp(folder, tell):

@@ -26,7 +26,7 @@ def run(loop, folder):
     return json.loads(ended.stdout), ended
 
 
-@pytest.mark.parametrize("loop", ["lightning", "standard", "workers", "generator", "drawn", "limit", "transformers"])
+@pytest.mark.parametrize("loop", ["lightning", "standard", "workers", "generator", "drawn", "limit", "transformers", "endless_tokens"])
 def test_a_killed_training_has_the_losses_of_the_uninterrupted_one(tmp_path, loop):
     ((whole_status, whole), (killed_status, killed), (resumed_status, resumed)), ended = run(loop, tmp_path)
     assert (whole_status, killed_status, resumed_status) == (0, -signal.SIGKILL, 0), ended.stderr
@@ -39,7 +39,7 @@ def test_a_killed_training_has_the_losses_of_the_uninterrupted_one(tmp_path, loo
         assert steps == [STEPS // EVERY * EVERY, STEPS], "the last step is saved too"
 
 
-@pytest.mark.parametrize("loop", ["ddp", "transformers_ddp"])
+@pytest.mark.parametrize("loop", ["ddp", "transformers_ddp", "tokens_ddp", "transformers_tokens_ddp"])
 def test_two_processes_that_are_killed_go_on_as_if_nothing_had_happened(tmp_path, loop):
     (whole, killed, resumed), ended = run(loop, tmp_path)
     assert [[status for status, _ in ranks] for ranks in (whole, resumed)] == [[0, 0]] * 2, ended.stderr

@@ -309,3 +309,91 @@ def test_the_guides_script_survives_a_kill_and_a_resize(tmp_path):
             found[name].update(train(script, tmp_path / name, ranks, kill_after))
     assert sorted(found["undisturbed"]) == list(range(1, 21))
     assert found["disturbed"] == found["undisturbed"]
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """Megatron's pair with documents of 1 to 29 tokens, each token told from all others."""
+    lengths = numpy.array([1 + number * 7 % 29 for number in range(200)], numpy.int32)
+    tokens = numpy.concatenate([numpy.arange(length) + 1 + number * 100 for number, length in enumerate(lengths)])
+    tokens.astype(numpy.int32).tofile(tmp_path / "pair.bin")
+    pointers = numpy.concatenate([[0], numpy.cumsum(lengths[:-1])]).astype(numpy.int64) * 4
+    header = b"MMIDIDX\0\0" + (1).to_bytes(8, "little") + b"\4" + len(lengths).to_bytes(8, "little") + (len(lengths) + 1).to_bytes(8, "little")
+    index = header + lengths.tobytes() + pointers.tobytes() + numpy.arange(len(lengths) + 1, dtype=numpy.int64).tobytes()
+    (tmp_path / "pair.idx").write_bytes(index)
+    return tmp_path / "pair"
+
+
+PACKED = {"sequence_length": 16, "global_batch": 6, "seed": 3, "pack": "documents"}
+
+
+def test_packed_documents_are_kept_apart_by_boundaries_positions_and_masks(documents):
+    tokens = gangline.Tokens(documents, **PACKED)
+    batch = tokens.next_batch()
+    assert batch.cu_seqlens.dtype == torch.int32 and batch.cu_seqlens[0] == 0 and batch.cu_seqlens[-1] == 6 * 16
+    assert batch.max_seqlen == batch.cu_seqlens.diff().max()
+    flat = {name: getattr(batch, name).view(-1).tolist() for name in ("inputs", "labels", "positions")}
+    mask = torch.zeros(6 * 16, 6 * 16, dtype=torch.bool)
+    for start, end in zip(batch.cu_seqlens.tolist(), batch.cu_seqlens[1:].tolist(), strict=False):
+        assert flat["positions"][start:end] == list(range(end - start))
+        if flat["labels"][start] == -100:
+            assert set(flat["inputs"][start:end]) == {0} and set(flat["labels"][start:end]) == {-100}
+        else:
+            assert [label - 1 for label in flat["labels"][start:end]] == flat["inputs"][start:end]
+        mask[start:end, start:end] = torch.ones(end - start, end - start, dtype=torch.bool).tril()
+    for row in range(6):
+        assert torch.equal(batch.mask()[row, 0], mask[row * 16 : row * 16 + 16, row * 16 : row * 16 + 16])
+    of_numpy = gangline.Tokens(documents, kind="numpy", **PACKED).next_batch()
+    assert (of_numpy.mask() == batch.mask().numpy()).all() and of_numpy.cu_seqlens.tolist() == batch.cu_seqlens.tolist()
+    narrow = gangline.Tokens(documents, dtype="int32", **PACKED).next_batch()
+    assert narrow.positions.dtype == torch.int32 and narrow.labels.tolist() == batch.labels.tolist()
+
+
+def test_uneven_ranks_of_packed_documents_weigh_their_losses_by_their_labels(documents):
+    whole = gangline.Tokens(documents, **PACKED)
+    ranks = [gangline.Tokens(documents, rank=rank, world_size=4, **PACKED) for rank in range(4)]
+    for _ in range(3):
+        batches = [rank.next_batch() for rank in ranks]
+        learned = [batch.labels[batch.labels >= 0].double() for batch in batches]
+        weighted = sum(one.mean() * rank.loss_weight for one, rank in zip(learned, ranks, strict=True)) / 4
+        labels = whole.next_batch().labels
+        assert abs(weighted - labels[labels >= 0].double().mean()) < 1e-6
+        assert sum(map(torch.Tensor.tolist, (batch.labels for batch in batches)), []) == labels.tolist()
+
+
+def test_a_model_of_transformers_keeps_packed_documents_apart_by_their_positions(documents):
+    import transformers
+
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        vocab_size=20_100, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    batch = gangline.Tokens(documents, labels="same", **PACKED).next_batch()
+    packed = gangline.Tokens(documents, **PACKED).next_batch()
+    assert torch.equal(batch["shift_labels"], packed.labels)
+    with torch.no_grad():
+        together = model(**batch)
+        alone, boundaries = [], packed.cu_seqlens.tolist()
+        for start, end in zip(boundaries, boundaries[1:], strict=False):
+            alone.append(model(input_ids=packed.inputs.view(1, -1)[:, start:end]).logits[0])
+    alone, labels = torch.cat(alone), packed.labels.view(-1)
+    assert torch.allclose(together.logits.view(-1, 20_100), alone, atol=1e-5), "no document sees another"
+    assert abs(together.loss - torch.nn.functional.cross_entropy(alone, labels)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pack": "rows"}, "pack='rows'"),
+        ({"labels": None}, "labels=None with pack"),
+    ],
+)
+def test_packing_that_makes_no_sense_is_refused(documents, options, message):
+    with pytest.raises(gangline.Refused, match=message):
+        gangline.Tokens(documents, **{**PACKED, **options})
+
+
+def test_data_without_documents_is_not_packed(path):
+    with pytest.raises(gangline.Refused, match="doesn't say where its documents end"):
+        gangline.Tokens(path, source_dtype="uint16", **PACKED)

@@ -239,8 +239,8 @@ impl Shadow {
                 let devices = u32::try_from(devices).expect("devices are few");
                 let (cpus, memory): (u32, u64) = (here().map(|s| s.cpus).sum(), here().map(|s| s.memory.0).sum());
                 capacity.accelerators - devices >= gang.accelerators_per_node.get()
-                    && capacity.cpus.saturating_sub(cpus) >= gang.cpus_per_node
-                    && capacity.memory.0.saturating_sub(memory) >= gang.memory_per_node.0
+                    && capacity.shared_cpus().saturating_sub(cpus) >= gang.cpus_per_node
+                    && capacity.shared_memory().0.saturating_sub(memory) >= gang.memory_per_node.0
             };
             self.fitting(gang, Some(NodeStatus::Ready)).iter().filter(|node| fits(node)).count() >= wanted
         })

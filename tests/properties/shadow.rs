@@ -276,8 +276,8 @@ impl Shadow {
         let mut devices: BTreeSet<u32> = (0..capacity.accelerators).filter(|device| !held.contains(device)).collect();
         let others = usize::try_from(outside.accelerators).expect("a usize holds 32 bits");
         devices = devices.iter().take(devices.len().saturating_sub(others)).copied().collect();
-        let cpus = capacity.cpus.saturating_sub(cpus).saturating_sub(outside.cpus);
-        let memory = capacity.memory.0.saturating_sub(memory.0).saturating_sub(outside.memory.0);
+        let cpus = capacity.shared_cpus().saturating_sub(cpus).saturating_sub(outside.cpus);
+        let memory = capacity.shared_memory().0.saturating_sub(memory.0).saturating_sub(outside.memory.0);
         (devices, cpus, Bytes(memory))
     }
 
@@ -286,8 +286,8 @@ impl Shadow {
         let fits = |(spec, has): &(NodeSpec, NodeStatus)| {
             spec.capacity.accelerator == gang.accelerator
                 && spec.capacity.accelerators >= gang.accelerators_per_node.get()
-                && spec.capacity.cpus >= gang.cpus_per_node
-                && spec.capacity.memory >= gang.memory_per_node
+                && spec.capacity.shared_cpus() >= gang.cpus_per_node
+                && spec.capacity.shared_memory() >= gang.memory_per_node
                 && status.is_none_or(|status| status == *has)
         };
         (0..).map(NodeId).zip(&self.nodes).filter(|(_, node)| fits(node)).map(|(id, _)| id).collect()

@@ -274,7 +274,7 @@ impl World {
         let is_empty = |node: &gangline_orchestration::Node| {
             let capacity = &node.spec.capacity;
             (node.free_count(), node.free_cpus, node.free_memory)
-                == (capacity.accelerators, capacity.cpus, capacity.memory)
+                == (capacity.accelerators, capacity.shared_cpus(), capacity.shared_memory())
         };
         let all_free = self.engine.cluster().nodes().all(is_empty);
         ensure("without jobs everything is free", all_free, || format!("{:?}", self.engine.cluster()))
@@ -337,6 +337,7 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
         datasets: Default::default(),
         pins: Default::default(),
         after: Default::default(),
+        notify: Default::default(),
         origin: None,
         submitter: Submitter("someone".to_owned()),
     }

@@ -26,8 +26,24 @@ pub struct Explanation {
     /// When it starts at the latest, by the time limits of what runs and if nothing with a better place comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts_by: Option<Time>,
+    /// When it is first in line at the latest, whatever else arrives; absent if it doesn't wait in line, or if waiting
+    /// wins no place (`scheduling.ageing`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_by: Option<FirstBy>,
+    /// What to know about it besides: what it asks for that is counted only, not enforced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// What was decided about it so far, oldest first.
     pub history: Vec<HistoryLine>,
+}
+
+/// When a waiting job goes before all others that want the same kind of accelerator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FirstBy {
+    /// From then on it has waited long enough.
+    pub at: Time,
+    /// How many jobs that wait now have waited longer: they go first, one after the other.
+    pub behind: usize,
 }
 
 /// One decision about a job.

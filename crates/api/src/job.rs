@@ -104,6 +104,9 @@ pub struct Job {
     pub state: JobState,
     /// The last thing decided about it, or what it waits for.
     pub because: String,
+    /// What to know about a live job: what it asks for that is counted only, not enforced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// When it ended.
     pub ended_at: Option<Time>,
     /// The ended job whose work it continues.
@@ -131,6 +134,9 @@ pub struct Job {
     /// Its place in its sweep, if it belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<JobSweep>,
+    /// Whom it tells when it starts or ends: webhooks without their paths, which are secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notifies: Vec<String>,
     /// Its attempts, oldest first; at most the last 50.
     pub attempts: Vec<Attempt>,
     /// Its recoveries from faults, oldest first.
@@ -182,6 +188,9 @@ pub struct Progress {
     pub tokens: u64,
     /// Tokens a second over the last samples.
     pub tokens_per_second: Option<f64>,
+    /// Steps a second over the last minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_per_second: Option<f64>,
 }
 
 /// What a job saved, over all its attempts.

@@ -21,7 +21,7 @@ mod why;
 pub use alert::{Alert, AlertList, AlertReceiver, Silence, SilenceRequest};
 pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;
-pub use explain::{Blocker, Dependency, Explanation, HistoryLine, Placement};
+pub use explain::{Blocker, Dependency, Explanation, FirstBy, HistoryLine, Placement};
 pub use job::{
     Attempt, BucketLine, Checkpoints, Diagnosis, Fault, Gang, Job, JobList, JobStanding, JobState, Point, Price,
     Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,

@@ -33,9 +33,9 @@ pub struct Node {
     pub leaves_at: Option<Time>,
     /// The kind of its accelerators; `cpu` for CPU slots.
     pub accelerator: String,
-    /// CPU cores for jobs.
+    /// CPU cores for jobs; 0 if they aren't declared, and then jobs may ask for any number.
     pub cpus: u32,
-    /// Memory for jobs, in bytes.
+    /// Memory for jobs, in bytes; 0 if it isn't declared, and then jobs may ask for any amount.
     pub memory_bytes: u64,
     /// For each accelerator-hour, in nano-dollars; absent if no price is configured.
     pub price_nano_dollars_per_hour: Option<i64>,
@@ -66,6 +66,9 @@ pub struct Slot {
 pub struct QueueList {
     /// By name.
     pub queues: Vec<Queue>,
+    /// The queue of jobs that name none; absent if the configuration names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
 }
 
 /// A queue.
@@ -73,6 +76,9 @@ pub struct QueueList {
 pub struct Queue {
     /// Its name.
     pub name: String,
+    /// The options of batch scripts that lead to it, as `partition=gpu`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
     /// The queue it belongs to; absent at the top, and if it isn't configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,

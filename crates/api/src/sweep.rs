@@ -17,6 +17,9 @@ pub struct SweepSubmitted {
     pub queue: String,
     /// The ids of its jobs, in the order of the grid.
     pub jobs: Vec<String>,
+    /// What to know about its jobs: what they ask for that is counted only, not enforced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// A sweep.
@@ -39,6 +42,12 @@ pub struct Sweep {
     pub early_stop: Option<EarlyStop>,
     /// Its jobs, in the order of the grid.
     pub points: Vec<SweepPoint>,
+    /// What its jobs are ranked by, in words.
+    #[serde(default)]
+    pub ranked_by: String,
+    /// Those of its jobs that have a value to be ranked by, best first.
+    #[serde(default)]
+    pub ranking: Vec<String>,
     /// Jobs that can't be shown, because what is kept of them is damaged on disk (G0213).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,

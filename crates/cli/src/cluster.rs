@@ -69,13 +69,18 @@ fn nodes_table(list: &api::NodeList) -> String {
             format!("{:.1}", node.faults),
             format!("{}:{}", node.accelerator, node.slots.len()),
             held.to_string(),
-            node.cpus.to_string(),
-            Bytes(node.memory_bytes).to_string(),
+            declared(node.cpus > 0, node.cpus.to_string()),
+            declared(node.memory_bytes > 0, Bytes(node.memory_bytes).to_string()),
             price.map_or_else(|| "not set".to_owned(), |price| price.to_string()),
             holders.join(" "),
         ]
     });
     output::table(&headings, rows.collect())
+}
+
+/// Formats what the configuration may leave open.
+fn declared(is_declared: bool, amount: String) -> String {
+    if is_declared { amount } else { "not declared".to_owned() }
 }
 
 pub(crate) fn drain(client: &Client, args: &DrainArgs, is_json: bool) -> Result<(), Failure> {
@@ -161,7 +166,7 @@ pub(crate) fn top(client: &Client, args: &TopArgs, is_json: bool) -> Result<(), 
         let health: api::Health = client.get("/health")?;
         let nodes: api::NodeList = client.get("/nodes")?;
         let queues: api::QueueList = client.get("/queues")?;
-        let list = listing::live(client)?;
+        let list = listing::live(client, &listing::Filter::default())?;
         if is_json {
             return output::json(
                 &serde_json::json!({ "health": health, "nodes": nodes.nodes, "queues": queues.queues, "jobs": list.jobs }),

@@ -1,13 +1,15 @@
 //! `gangline data`: looks at token datasets, checks, converts and measures them. Needs no control plane.
 
 mod bench;
+mod cache;
 mod convert;
+mod tokenize;
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use gangline_base::{Bytes, with_causes};
-use gangline_data::{Error, Format, Source, TokenType};
+use gangline_data::{Error, Format, Source, TokenType, is_remote};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -20,8 +22,14 @@ pub(crate) enum DataCommand {
     Inspect(InspectArgs),
     /// Read all of a dataset: compare checksums, and tokens with a vocabulary
     Verify(VerifyArgs),
+    /// Make tokens of text: jsonl or plain, on all cores; goes on where a killed run was
+    Tokenize(tokenize::TokenizeArgs),
     /// Write a dataset anew: from jsonl, or from any format that is read, into Gangline's with checksums or Megatron's
     Convert(convert::ConvertArgs),
+    /// Fetch a dataset from S3 into this node's cache, once for all programs
+    Warm(cache::WarmArgs),
+    /// Say what this node's cache holds, and what is in use
+    Cache(cache::CacheArgs),
     /// Measure how fast batches of a dataset are filled here
     Bench(bench::BenchArgs),
 }
@@ -29,7 +37,7 @@ pub(crate) enum DataCommand {
 /// A dataset.
 #[derive(Args)]
 struct Place {
-    /// A file or folder of tokens
+    /// A file or folder of tokens, or s3://bucket/folder, which is fetched into this node's cache
     path: PathBuf,
     /// The type of raw tokens, which no header says: uint8, uint16, uint32, int32 or int64
     #[arg(long, value_name = "TYPE", value_parser = token_type)]
@@ -58,7 +66,10 @@ pub(crate) fn run(command: &DataCommand, is_json: bool) -> Result<(), Failure> {
     match command {
         DataCommand::Inspect(args) => inspect(args, is_json),
         DataCommand::Verify(args) => verify(args, is_json),
+        DataCommand::Tokenize(args) => tokenize::run(args, is_json),
         DataCommand::Convert(args) => convert::run(args, is_json),
+        DataCommand::Warm(args) => cache::warm(args, is_json),
+        DataCommand::Cache(args) => cache::list(args, is_json),
         DataCommand::Bench(args) => bench::run(args, is_json),
     }
 }
@@ -131,11 +142,21 @@ impl Place {
 }
 
 fn open(path: &Path, data_type: Option<TokenType>) -> Result<Source, Failure> {
-    Source::open(path, data_type).map_err(|error| failure(&error))
+    let opened = if is_remote(path) {
+        Source::open_fetched(cache::fetch(path)?, data_type)
+    } else {
+        Source::open(path, data_type)
+    };
+    opened.map_err(|error| failure(&error))
 }
 
 fn failure(error: &Error) -> Failure {
     let hint = match error {
+        Error::Refused { option: "end_token", .. } => "say it with --end-token '<|endoftext|>', or --no-end-token",
+        Error::Refused { option: "cache_limit", .. } => "say how much it may have with --cache-limit",
+        Error::Remote { .. } => {
+            "settings for S3 are those of AWS's own tools: AWS_REGION, AWS_ENDPOINT_URL, AWS_PROFILE and ~/.aws"
+        }
         Error::Refused { option: "data_type", .. } => "say it with --dtype uint16, or another type",
         _ => "docs/reference/data.md has the formats and what is checked of each",
     };

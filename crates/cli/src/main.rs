@@ -10,6 +10,7 @@ mod checkpoint;
 mod client;
 mod cluster;
 mod configuration;
+mod courier;
 mod data;
 #[cfg(feature = "demo")]
 mod demo;
@@ -23,8 +24,10 @@ mod jobs;
 mod launcher;
 mod listen;
 mod listing;
+mod log_reader;
 mod logs;
 mod manual;
+mod moment;
 mod output;
 mod plan;
 mod rebuild;

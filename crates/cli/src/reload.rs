@@ -56,6 +56,7 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("price", before.sharing.prices != now.sharing.prices),
         ("limits", before.limits != now.limits),
         ("retention", before.retention != now.retention),
+        ("smtp", before.smtp != now.smtp),
     ];
     parts.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()).collect()
 }

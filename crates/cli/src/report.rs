@@ -34,6 +34,9 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
         "  gang         {} node(s) x {}:{}, {slots} slot(s), {ranks} rank(s)",
         gang.nodes, gang.accelerator, gang.accelerators_per_node
     )?;
+    for note in &job.notes {
+        writeln!(text, "  note         {note}")?;
+    }
     let ended = job.ended_at.map(|at| format!(", ended {}", output::time(at))).unwrap_or_default();
     writeln!(text, "  submitted    {}{ended}", output::time(job.submitted_at))?;
     if let Some(step) = job.progress.step {
@@ -53,6 +56,9 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     if let Some(sweep) = &job.sweep {
         let metric = sweep.metric.map(|metric| format!(", {}", sweeps::metric(metric))).unwrap_or_default();
         writeln!(text, "  sweep        {}: {}{metric}", sweep.id, sweeps::parameters(&sweep.parameters))?;
+    }
+    for notified in &job.notifies {
+        writeln!(text, "  notifies     {notified}")?;
     }
     let saved = &job.checkpoints;
     let last = saved.last_step.map(|step| format!(", last at step {step}")).unwrap_or_default();

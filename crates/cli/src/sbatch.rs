@@ -5,11 +5,14 @@
 //! would run it; an `srun` in it is reported.
 
 mod options;
+mod queues;
 mod words;
 
 use serde_json::{Map, Value, json};
 
 use options::{Asked, Directive};
+use queues::Place;
+pub(crate) use queues::Queues;
 
 /// A translated script, and notes for the user.
 #[derive(Debug, PartialEq)]
@@ -25,14 +28,35 @@ pub(crate) fn is_script(text: &str) -> bool {
     text.starts_with("#!")
 }
 
-/// Translates a script. A GPU without a type is of `kind`, given if the cluster has only one.
+/// What a script's words mean in this cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Cluster {
+    /// The kind of a GPU without a type, if the cluster has only one.
+    pub(crate) kind: Option<String>,
+    /// The queues; none that are known if nobody is to be asked for one, because the command line names it.
+    pub(crate) queues: Queues,
+}
+
+/// Translates a script.
 ///
 /// # Errors
 /// All invalid lines, and lines that request something a job can't be started without.
-pub(crate) fn translate(text: &str, name: &str, kind: Option<&str>) -> Result<Translated, Vec<String>> {
+pub(crate) fn translate(text: &str, name: &str, cluster: &Cluster) -> Result<Translated, Vec<String>> {
     let mut asked = Asked::default();
     let (mut notes, mut problems) = (Vec::new(), Vec::new());
     for Directive { line, name, value } in options::of(text, &mut problems) {
+        match cluster.queues.place_of(&name, &value) {
+            Place::Queue(queue) => {
+                problems
+                    .extend(asked.take_queue(&name, &value, queue).map(|problem| format!("line {line}: {problem}")));
+                continue;
+            }
+            Place::Unknown(note) => {
+                notes.push(format!("line {line}: --{name}: {note}"));
+                continue;
+            }
+            Place::NoOption => {}
+        }
         match asked.take(&name, &value) {
             Ok(None) => {}
             Ok(Some(note)) => notes.push(format!("line {line}: --{name}: {note}")),
@@ -43,7 +67,8 @@ pub(crate) fn translate(text: &str, name: &str, kind: Option<&str>) -> Result<Tr
     notes.extend(srun.map(|(_, line)| {
         format!("line {line}: srun: the script runs on each node already; take srun out, or it starts as many steps as nodes")
     }));
-    let document = document(text, name, kind, asked, &mut notes).map_err(|problem| problems.push(problem));
+    let document =
+        document(text, name, cluster.kind.as_deref(), asked, &mut notes).map_err(|problem| problems.push(problem));
     match document {
         Ok(document) if problems.is_empty() => Ok(Translated { job_file: document.to_string(), notes }),
         _ => Err(problems),
@@ -61,6 +86,9 @@ fn document(
     let mut job = Map::new();
     let mut set = |key: &str, value: Value| drop(job.insert(key.to_owned(), value));
     set("name", json!(asked.name.as_deref().unwrap_or(name)));
+    if let Some((_, queue)) = &asked.queue {
+        set("queue", json!(queue));
+    }
     let nodes = asked.nodes()?;
     set("num_nodes", if nodes.0 == nodes.1 { json!(nodes.0) } else { json!({"min": nodes.0, "max": nodes.1}) });
     let tasks = asked.tasks_per_node(nodes.0);
@@ -110,14 +138,19 @@ fn document(
         set("topology", topology);
     }
     if let Some((ids, parallel)) = &asked.array {
-        let mut sweep = json!({"parameters": {"SLURM_ARRAY_TASK_ID": ids}});
-        if let Some(parallel) = parallel {
-            sweep["max_parallel"] = json!(parallel);
-        }
-        set("sweep", sweep);
+        set("sweep", sweep(ids, *parallel));
     }
     set("run", json!(run(text, name)));
     Ok(Value::Object(job))
+}
+
+/// Returns the sweep that an array becomes.
+fn sweep(ids: &[u64], parallel: Option<u32>) -> Value {
+    let mut sweep = json!({"parameters": {"SLURM_ARRAY_TASK_ID": ids}});
+    if let Some(parallel) = parallel {
+        sweep["max_parallel"] = json!(parallel);
+    }
+    sweep
 }
 
 /// Returns the script as one command: its present contents, as with sbatch, whatever becomes of the file.
@@ -132,9 +165,13 @@ fn run(text: &str, name: &str) -> String {
 mod tests {
     use super::*;
 
+    fn h100() -> Cluster {
+        Cluster { kind: Some("H100".to_owned()), queues: Queues::default() }
+    }
+
     fn translated(lines: &str) -> (Value, Vec<String>) {
         let script = format!("#!/bin/bash\n{lines}\necho \"it's on\"\n");
-        let Translated { job_file, notes } = translate(&script, "train", Some("H100")).expect("it can be translated");
+        let Translated { job_file, notes } = translate(&script, "train", &h100()).expect("it can be translated");
         (serde_json::from_str(&job_file).expect("it is JSON"), notes)
     }
 
@@ -215,7 +252,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_its_line() {
         let check = |lines: &str, expected: &str| {
             let script = format!("#!/bin/sh\n{lines}\n");
-            let problems = translate(&script, "train", None).expect_err(lines);
+            let problems = translate(&script, "train", &Cluster::default()).expect_err(lines);
             assert!(problems.iter().any(|problem| problem.starts_with(expected)), "{lines}: {problems:?}");
         };
         check("#SBATCH --nodes=many", "line 2: --nodes: \"many\"");

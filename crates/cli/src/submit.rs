@@ -38,6 +38,11 @@ pub(crate) fn run(client: &Client, args: &SubmitArgs, is_json: bool) -> Result<E
         request.job_file = translated(client, &request)?;
     }
     let answer = submit(client, &request, &file)?;
+    if let api::Answer::Submitted(api::Submitted { notes, .. })
+    | api::Answer::SweepSubmitted(api::SweepSubmitted { notes, .. }) = &answer
+    {
+        notes.iter().for_each(|note| output::tell(note));
+    }
     match answer {
         api::Answer::DryRun(dry_run) => {
             if is_json { output::json(&dry_run) } else { output::print(&dry_run_text(&dry_run)) }?;
@@ -68,11 +73,16 @@ fn translated(client: &Client, request: &api::SubmitRequest) -> Result<String, F
     let file = request.file_name.as_deref().unwrap_or("job");
     let name = file.split('.').next().filter(|name| !name.is_empty()).unwrap_or("job");
     let kinds: BTreeSet<String> = client.get::<api::NodeList>("/nodes").map_or_else(|_| BTreeSet::new(), gpu_kinds);
-    let only = kinds.iter().next().filter(|_| kinds.len() == 1).map(String::as_str);
-    let translated = sbatch::translate(&request.job_file, name, only).map_err(|problems| {
-        let hint = "docs/guides/slurm.md says which #SBATCH lines are honoured";
-        Failure::local(format!("{file} can't be made a job: {}", problems.join("; ")), hint)
-    })?;
+    let is_only = kinds.len() == 1;
+    let kind = kinds.into_iter().next_back().filter(|_| is_only);
+    let names_queue = request.set.iter().any(|set| set.starts_with("queue="));
+    let list = client.get::<api::QueueList>("/queues").ok().filter(|_| !names_queue);
+    let queues = list.as_ref().map(sbatch::Queues::of).unwrap_or_default();
+    let translated =
+        sbatch::translate(&request.job_file, name, &sbatch::Cluster { kind, queues }).map_err(|problems| {
+            let hint = "docs/guides/slurm.md says which #SBATCH lines are honoured";
+            Failure::local(format!("{file} can't be made a job: {}", problems.join("; ")), hint)
+        })?;
     translated.notes.iter().for_each(|note| output::tell(&format!("{file}: {note}")));
     Ok(translated.job_file)
 }

@@ -27,7 +27,7 @@ use crate::failure::Failure;
 use crate::launcher::{self, Chosen, LauncherArgs};
 use crate::listen::{ListenArgs, Listening};
 use crate::reload::{self, Reloading};
-use crate::{Global, alerts, output};
+use crate::{Global, alerts, courier, output};
 
 /// Interval between two checks that the control plane's threads live.
 const LIFE_CHECK: Duration = Duration::from_millis(500);
@@ -180,6 +180,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         journal: journal_options(args)?,
         on_journal_failure: args.on_journal_failure.into(),
         notice_source: args.spot_notice.clone(),
+        courier: Some(courier::start(config.smtp.as_ref(), path.as_deref())?),
         timing: timing(args),
     };
     // The port comes before the journal: whoever holds the folder keeps its endpoint file.

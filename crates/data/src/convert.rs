@@ -1,17 +1,16 @@
 //! Writes token streams: Gangline's own format, or Megatron's. Nothing is visible under its name before it is whole and on
 //! disk.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::error::Error;
+use crate::sealed::{BLOCK_BYTES, hex};
 use crate::source::megatron;
-use crate::source::native::{
-    BLOCK_BYTES, Described, FORMAT, MANIFEST, Manifest, VERSION, documents_name, hex, tokens_name,
-};
+use crate::source::native::{Described, FORMAT, MANIFEST, Manifest, VERSION, documents_name, tokens_name};
 use crate::token_type::TokenType;
 
 /// A file of tokens is ended by the first document that makes it at least this large.
@@ -44,7 +43,11 @@ pub struct Writer {
     /// What is made, and where it is until it is whole.
     path: PathBuf,
     aside: PathBuf,
+    /// Keeps others from writing there; ends with this process.
+    _lock: File,
     data_type: TokenType,
+    /// A file of tokens is ended by the first document that makes it at least this large.
+    file_bytes: u64,
     file: Option<TokensFile>,
     done: Vec<Described>,
     /// Of Megatron's format, whose index is written last.
@@ -81,42 +84,75 @@ impl Writer {
     /// # Errors
     /// When there is something of that name, or Megatron has no such type.
     pub fn create(path: &Path, target: Target, data_type: TokenType) -> Result<Writer, Error> {
-        let taken = |path: &Path| {
-            Error::refused("output", format!("{} is there already: give another name, or remove it", path.display()))
-        };
+        refuse_taken(path, target, data_type)?;
         let aside = path.with_added_extension("partial");
-        match target {
-            Target::Gangline if path.exists() => return Err(taken(path)),
-            Target::Megatron => {
-                for end in ["bin", "idx"] {
-                    let file = path.with_added_extension(end);
-                    if file.exists() {
-                        return Err(taken(&file));
-                    }
-                }
-                if megatron::index(data_type, &[]).is_none() {
-                    let problem = format!("Megatron's format has no {}: use uint16 or int32", data_type.name());
-                    return Err(Error::refused("data_type", problem));
-                }
-            }
-            Target::Gangline => {}
-        }
+        let lock = lock(&aside)?;
         // What a writer left that was killed is begun anew.
-        if aside.exists() {
-            fs::remove_dir_all(&aside).map_err(Error::io("clear", &aside))?;
-        }
-        fs::create_dir_all(&aside).map_err(Error::io("make", &aside))?;
-        let written = Written { documents: 0, tokens: 0 };
+        clear(&aside, &|_| true)?;
         Ok(Writer {
             target,
             path: path.to_owned(),
             aside,
+            _lock: lock,
             data_type,
+            file_bytes: FILE_BYTES,
             file: None,
             done: Vec::new(),
             lengths: Vec::new(),
+            written: Written { documents: 0, tokens: 0 },
+        })
+    }
+
+    /// Writes a folder of Gangline's format, and goes on behind the files that a writer which was killed had ended; behind
+    /// none, if one of them isn't there as it was.
+    #[cfg(feature = "tokenize")]
+    pub(crate) fn resume(
+        path: &Path,
+        data_type: TokenType,
+        file_bytes: u64,
+        done: &[Described],
+    ) -> Result<Writer, Error> {
+        refuse_taken(path, Target::Gangline, data_type)?;
+        let aside = path.with_added_extension("partial");
+        let lock = lock(&aside)?;
+        let bytes_of = |name: String| fs::metadata(aside.join(name)).ok().map(|found| found.len());
+        let is_there = |(number, described): (usize, &Described)| {
+            bytes_of(tokens_name(number)) == Some(described.bytes)
+                && bytes_of(documents_name(number)) == Some(described.documents * 8)
+        };
+        let done = if done.iter().enumerate().all(is_there) { done } else { &[] };
+        let kept: Vec<String> =
+            (0..done.len()).flat_map(|number| [tokens_name(number), documents_name(number)]).collect();
+        clear(&aside, &|name| !kept.iter().any(|kept| kept == name))?;
+        let width = data_type.bytes() as u64;
+        let written = Written {
+            documents: done.iter().map(|described| described.documents).sum(),
+            tokens: done.iter().map(|described| described.bytes / width).sum(),
+        };
+        Ok(Writer {
+            target: Target::Gangline,
+            path: path.to_owned(),
+            aside,
+            _lock: lock,
+            data_type,
+            file_bytes,
+            file: None,
+            done: done.to_vec(),
+            lengths: Vec::new(),
             written,
         })
+    }
+
+    /// The files that were ended.
+    #[cfg(feature = "tokenize")]
+    pub(crate) fn done(&self) -> &[Described] {
+        &self.done
+    }
+
+    /// What was written so far.
+    #[must_use]
+    pub fn written(&self) -> Written {
+        self.written
     }
 
     /// Adds a document.
@@ -154,7 +190,7 @@ impl Writer {
         file.push(bytes, self.data_type)?;
         self.written.documents += 1;
         self.written.tokens += tokens;
-        if self.target == Target::Gangline && self.file.as_ref().is_some_and(|file| file.bytes >= FILE_BYTES) {
+        if self.target == Target::Gangline && self.file.as_ref().is_some_and(|file| file.bytes >= self.file_bytes) {
             self.end_file()?;
         }
         Ok(())
@@ -259,15 +295,58 @@ impl TokensFile {
     }
 }
 
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+/// Refuses what is there already, and types that the target doesn't have.
+fn refuse_taken(path: &Path, target: Target, data_type: TokenType) -> Result<(), Error> {
+    let files = match target {
+        Target::Gangline => vec![path.to_owned()],
+        Target::Megatron => ["bin", "idx"].map(|end| path.with_added_extension(end)).to_vec(),
+    };
+    if let Some(file) = files.iter().find(|file| file.exists()) {
+        let problem = format!("{} is there already: give another name, or remove it", file.display());
+        return Err(Error::refused("output", problem));
+    }
+    if target == Target::Megatron && megatron::index(data_type, &[]).is_none() {
+        let problem = format!("Megatron's format has no {}: use uint16 or int32", data_type.name());
+        return Err(Error::refused("data_type", problem));
+    }
+    Ok(())
+}
+
+/// Makes a folder that no other program writes to as long as the lock is held.
+fn lock(folder: &Path) -> Result<File, Error> {
+    fs::create_dir_all(folder).map_err(Error::io("make", folder))?;
+    let lock = File::open(folder).map_err(Error::io("open", folder))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            let problem = format!("another program is writing {}: wait for it, or stop it", folder.display());
+            Err(Error::refused("output", problem))
+        }
+        Err(TryLockError::Error(error)) => Err(Error::io("lock", folder)(error)),
+    }
+}
+
+/// Removes what is in a folder and has one of these names.
+fn clear(folder: &Path, is_removed: &dyn Fn(&str) -> bool) -> Result<(), Error> {
+    for entry in fs::read_dir(folder).map_err(Error::io("list", folder))? {
+        let path = entry.map_err(Error::io("list", folder))?.path();
+        if path.file_name().and_then(|name| name.to_str()).is_none_or(is_removed) {
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.map_err(Error::io("clear", &path))?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let mut file = File::create(path).map_err(Error::io("make", path))?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(Error::io("write", path))
 }
 
-fn sync_folder(path: &Path) -> Result<(), Error> {
+pub(crate) fn sync_folder(path: &Path) -> Result<(), Error> {
     File::open(path).and_then(|folder| folder.sync_all()).map_err(Error::io("sync", path))
 }
 
-fn parent(path: &Path) -> &Path {
+pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -61,6 +61,14 @@ pub enum Error {
     /// The weights of a mixture make no sense.
     #[error("mix sources: {0}")]
     Mixture(#[from] MixtureError),
+    /// A remote dataset couldn't be fetched.
+    #[error("fetch {url}")]
+    Remote {
+        /// The object, or the folder.
+        url: String,
+        /// Why not.
+        source: Box<gangline_objects::Error>,
+    },
     /// The operating system refused.
     #[error("{action} {}", path.display())]
     Io {

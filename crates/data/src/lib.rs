@@ -6,24 +6,39 @@
 //!
 //! A sample is `L` input tokens and the `L` tokens that follow each of them. Sample `i` of a stream begins at token `i * L`, so
 //! neighbours share one token and every token but the first is once a label. Samples run across documents and files; the
-//! tokens behind the last whole sample (fewer than `L + 1`) are left out.
+//! tokens behind the last whole sample (fewer than `L + 1`) are left out. Documents may be packed instead: then a sample is
+//! whole documents, or parts of those that are longer.
+//!
+//! Remote data is fetched into a [`Cache`] that a node's programs share.
 //!
 //! Synchronous: a call reads memory that the kernel fills from disk. Files mustn't change while they are open; a change is
 //! told before the next batch.
 
+mod cache;
 mod convert;
+mod copied;
+mod cursor;
 mod error;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod loader;
 pub mod order;
+mod packed;
+mod sealed;
 mod source;
 mod state;
+pub mod text;
 mod token_type;
+#[cfg(feature = "tokenize")]
+pub mod tokenize;
 
+pub use cache::{Cache, CacheOptions, Holding, RANGE_BYTES, THREADS, is_remote};
 pub use convert::{Target, Writer, Written};
+pub use copied::Fetched;
+pub use cursor::{Cursor, Options, SEQUENCE_MAX, Sample, THREADS_MAX};
 pub use error::Error;
-pub use loader::{Loader, Options, Room, SEQUENCE_MAX, Sample, THREADS_MAX};
+pub use loader::{Loader, Room};
+pub use packed::{NO_LABEL, position_bytes};
 pub use source::layout::{FILES_MAX, PIECES_MAX};
 pub use source::{Format, Source};
 pub use state::{STATE_BYTES_MAX, State};

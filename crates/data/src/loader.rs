@@ -1,57 +1,17 @@
-//! The loader: global batches of a rank, filled from the sources. All that it is between two batches is [`State`], which is
-//! the same on all ranks.
+//! The loader: global batches of a rank, filled from the sources, in the order that its [`Cursor`] says.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
 
+use crate::cursor::{Cursor, Options, Sample, check};
 use crate::error::Error;
-use crate::order::{HeldOut, Mixture, Order, Part, Shuffle, Split, Stage, loss_weight, rows_of};
+use crate::packed::{self, Packing, Row, position_bytes};
 use crate::source::Source;
-use crate::state::{STATE_VERSION, State};
+use crate::state::State;
 use crate::token_type::{TokenType, Width};
 
-/// The most tokens of a sequence.
-pub const SEQUENCE_MAX: u32 = 1 << 24;
-/// The most threads that fill a batch.
-pub const THREADS_MAX: u32 = 64;
 /// Fewer rows than this aren't worth a thread.
 const ROWS_OF_A_THREAD: usize = 16;
-
-/// How batches are made.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Tokens of a sample's inputs, and of its labels.
-    pub sequence_length: NonZeroU32,
-    /// Samples of a batch over all ranks.
-    pub global_batch: NonZeroU32,
-    /// Chooses the order.
-    pub seed: u64,
-    /// How samples are shuffled.
-    pub shuffle: Shuffle,
-    /// Which part of the samples is read; all of them without a rule.
-    pub part: Option<(Part, HeldOut)>,
-    /// How sources are mixed; they count alike in proportion to their samples if there are no stages.
-    pub stages: Vec<Stage>,
-    /// How often all samples are read; without end if none. Only for a single source.
-    pub epochs: Option<u64>,
-    /// This rank.
-    pub rank: u32,
-    /// The number of ranks.
-    pub world_size: NonZeroU32,
-    /// Threads that fill a batch.
-    pub threads: NonZeroU32,
-}
-
-/// One sample of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// The number of its source.
-    pub source: usize,
-    /// How often the source was read through before.
-    pub epoch: u64,
-    /// Its number in the source: its tokens begin at this times the sequence length.
-    pub number: u64,
-}
 
 /// Room for the rows of a rank, one after the other.
 #[derive(Debug)]
@@ -62,20 +22,22 @@ pub struct Room<'a> {
     pub inputs: &'a mut [u8],
     /// For the tokens that follow each; empty if they aren't wanted.
     pub labels: &'a mut [u8],
+    /// For the place of each token in its document, from 0, if documents are packed; empty if they aren't wanted. Each has
+    /// [`position_bytes`](crate::position_bytes).
+    pub positions: &'a mut [u8],
 }
 
 /// Makes the batches of a rank.
 #[derive(Debug)]
 pub struct Loader {
     sources: Vec<Source>,
-    options: Options,
-    split: Split,
-    mixture: Mixture,
-    data: [u8; 16],
-    steps: u64,
-    position: u64,
+    cursor: Cursor,
     /// The samples of this rank's rows of the last batch.
     samples: Vec<Sample>,
+    /// One for each source, if documents are packed.
+    packings: Vec<Packing>,
+    /// Of the last batch.
+    loss_weight: f64,
 }
 
 impl Loader {
@@ -84,10 +46,15 @@ impl Loader {
     /// # Errors
     /// When an option makes no sense, or a source has no sample.
     pub fn new(sources: Vec<Source>, options: Options) -> Result<Loader, Error> {
-        check(&sources, &options)?;
-        let split = options.part.map_or(Split::Whole, |(part, rule)| Split::Of(part, rule));
-        let counts: Vec<u64> = sources.iter().map(|source| split.count(samples_of(source, &options))).collect();
-        if let Some((source, _)) = sources.iter().zip(&counts).find(|(_, count)| **count == 0) {
+        check(&options, sources.len())?;
+        check_types(&sources)?;
+        let packed = if options.packs_documents { sources.as_slice() } else { &[] };
+        let room = options.sequence_length.get();
+        let packings = packed.iter().map(|source| Packing::new(source, room)).collect::<Result<Vec<_>, Error>>()?;
+        let all =
+            |(number, source)| packings.get(number).map_or_else(|| samples_of(source, &options), Packing::samples);
+        let counts: Vec<u64> = sources.iter().enumerate().map(all).collect();
+        if let Some((source, _)) = sources.iter().zip(&counts).find(|(_, count)| options.count(**count) == 0) {
             let problem = format!(
                 "{} has {} tokens, too few for a sample of {} and its labels in this part of the data",
                 source.path().display(),
@@ -96,20 +63,15 @@ impl Loader {
             );
             return Err(Error::refused("sequence_length", problem));
         }
-        let stages = match (options.stages.as_slice(), counts.len()) {
-            ([], 1) => vec![Stage { from: 0, weights: vec![1] }],
-            ([], _) => vec![Stage { from: 0, weights: scaled(&counts) }],
-            (stages, _) => stages.to_vec(),
-        };
-        let mixture = Mixture::new(sources.len(), &stages)?;
-        let data = data_id(&sources);
-        Ok(Loader { sources, options, split, mixture, data, steps: 0, position: 0, samples: Vec::new() })
+        let cursor = Cursor::new(options, &counts, data_id(&sources))?;
+        let loss_weight = cursor.loss_weight();
+        Ok(Loader { sources, cursor, samples: Vec::new(), packings, loss_weight })
     }
 
     /// Samples of a source in the part that is read.
     #[must_use]
     pub fn samples_of(&self, source: usize) -> u64 {
-        self.split.count(samples_of(&self.sources[source], &self.options))
+        self.cursor.counts()[source]
     }
 
     /// The sources.
@@ -121,62 +83,104 @@ impl Loader {
     /// What it was made with.
     #[must_use]
     pub fn options(&self) -> &Options {
-        &self.options
+        self.cursor.options()
     }
 
     /// Batches given so far.
     #[must_use]
     pub fn steps(&self) -> u64 {
-        self.steps
+        self.cursor.steps()
     }
 
-    /// The batches that begin in the current pass over all epochs, and how many of them are left; none if there is no end. The
-    /// last one is filled up with the first samples of the next pass, which goes on behind it: nothing is lost or repeated.
+    /// See [`Cursor::batches`].
     #[must_use]
     pub fn batches(&self) -> Option<(u64, u64)> {
-        let samples = self.samples_of(0).saturating_mul(self.options.epochs?);
-        let batch = u64::from(self.options.global_batch.get());
-        let pass = self.position / samples;
-        let first_behind = |pass: u64| pass.saturating_mul(samples).div_ceil(batch);
-        let left = (samples - self.position % samples).div_ceil(batch);
-        Some((first_behind(pass + 1) - first_behind(pass), left))
+        self.cursor.batches()
     }
 
-    /// The rows of this rank in a global batch.
+    /// See [`Cursor::rows`].
     #[must_use]
     pub fn rows(&self) -> Range<u32> {
-        rows_of(self.options.global_batch.get(), self.options.rank, self.options.world_size.get())
+        self.cursor.rows()
     }
 
-    /// See [`loss_weight`].
+    /// See [`Cursor::samples_at`].
+    #[must_use]
+    pub fn samples_at(&self, positions: Range<u64>) -> Vec<Sample> {
+        self.cursor.samples_at(positions)
+    }
+
+    /// See [`Cursor::change_batch`].
+    ///
+    /// # Errors
+    /// When it is smaller than the number of ranks.
+    pub fn change_batch(&mut self, global_batch: NonZeroU32) -> Result<(), Error> {
+        self.cursor.change_batch(global_batch)
+    }
+
+    /// See [`Cursor::skip`].
+    pub fn skip(&mut self, batches: u64) {
+        self.cursor.skip(batches);
+    }
+
+    /// See [`Cursor::state`].
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.cursor.state()
+    }
+
+    /// See [`Cursor::restore`].
+    ///
+    /// # Errors
+    /// When the state is of other data or another order; nothing is changed then.
+    pub fn restore(&mut self, state: &State) -> Result<(), Error> {
+        self.cursor.restore(state)?;
+        self.samples.clear();
+        self.loss_weight = self.cursor.loss_weight();
+        Ok(())
+    }
+
+    /// See [`Cursor::check_state`].
+    ///
+    /// # Errors
+    /// Says what differs.
+    pub fn check_state(&self, state: &State) -> Result<(), Error> {
+        self.cursor.check_state(state)
+    }
+
+    /// What a rank multiplies its mean loss with before gradients are averaged over the ranks: its share of the rows (see
+    /// [`loss_weight`](crate::order::loss_weight)), or, of the last batch of packed documents, its share of the labels, times
+    /// the number of ranks.
     #[must_use]
     pub fn loss_weight(&self) -> f64 {
-        loss_weight(self.options.global_batch.get(), self.options.rank, self.options.world_size.get())
+        self.loss_weight
+    }
+
+    /// Where the parts of documents begin in this rank's rows of the last batch, laid end to end, and where the last one ends;
+    /// padding is a part of its own. Empty unless documents are packed.
+    #[must_use]
+    pub fn boundaries(&self) -> Vec<u64> {
+        let length = u64::from(self.options().sequence_length.get());
+        let mut boundaries = vec![0];
+        for (row, sample) in (0_u64..).zip(self.packed_samples()) {
+            let mut at = row * length;
+            boundaries.extend(self.parts(sample).iter().map(|part| {
+                at += part.end - part.start;
+                at
+            }));
+            boundaries.extend(((row + 1) * length > at).then_some((row + 1) * length));
+        }
+        if boundaries.len() == 1 { Vec::new() } else { boundaries }
+    }
+
+    fn packed_samples(&self) -> &[Sample] {
+        if self.packings.is_empty() { &[] } else { &self.samples }
     }
 
     /// The samples of this rank's rows of the last batch.
     #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.samples
-    }
-
-    /// The samples of a range of positions in the order.
-    pub fn samples_at(&self, positions: Range<u64>) -> Vec<Sample> {
-        let mut orders: Vec<Option<(u64, Order)>> = vec![None; self.sources.len()];
-        let sample = |position| {
-            let place = self.mixture.place(position);
-            let count = self.samples_of(place.source);
-            let (epoch, index) = (place.index / count, place.index % count);
-            let slot = &mut orders[place.source];
-            if slot.as_ref().is_none_or(|(known, _)| *known != epoch) {
-                // Each source has an order of its own.
-                let seed = self.options.seed.wrapping_add((place.source as u64) << 32);
-                *slot = Some((epoch, Order::new(count, self.options.shuffle, seed, epoch)));
-            }
-            let (_, order) = slot.as_ref().expect("it was just made");
-            Sample { source: place.source, epoch, number: self.split.sample(order.sample(index)) }
-        };
-        positions.map(sample).collect()
     }
 
     /// Fills this rank's rows of the next global batch, and moves on. After an error it is where it was.
@@ -187,139 +191,103 @@ impl Loader {
     /// # Panics
     /// If the room has another size than the rows.
     pub fn fill(&mut self, room: &mut Room<'_>) -> Result<(), Error> {
-        let rows = self.rows();
-        let first = self.position;
-        let samples = self.samples_at(first + u64::from(rows.start)..first + u64::from(rows.end));
+        let samples = self.cursor.peek(self.rows());
         self.check_files(&samples)?;
         self.copy(&samples, room)?;
+        self.loss_weight = self.weigh(&samples);
         self.samples = samples;
-        self.position = first + u64::from(self.options.global_batch.get());
-        self.steps += 1;
+        self.cursor.advance();
         Ok(())
     }
 
-    /// Changes the number of samples of a batch, from the next one on; no sample is lost or repeated.
-    ///
-    /// # Errors
-    /// When it is smaller than the number of ranks.
-    pub fn change_batch(&mut self, global_batch: NonZeroU32) -> Result<(), Error> {
-        check_batch(global_batch, self.options.world_size)?;
-        self.options.global_batch = global_batch;
-        Ok(())
-    }
-
-    /// Leaves out the next global batches.
-    pub fn skip(&mut self, batches: u64) {
-        let samples = batches.saturating_mul(u64::from(self.options.global_batch.get()));
-        self.position = self.position.saturating_add(samples);
-    }
-
-    /// All that is needed to go on from here, at any number of ranks.
-    #[must_use]
-    pub fn state(&self) -> State {
-        State {
-            version: STATE_VERSION,
-            data: hex(&self.data),
-            order: self.order_id(self.position),
-            sequence_length: self.options.sequence_length.get(),
-            steps: self.steps,
-            sample: self.position,
+    /// The parts of the stream whose tokens are a sample's inputs; the token behind each part is its last label.
+    fn parts(&self, sample: &Sample) -> Vec<Range<u64>> {
+        if let Some(packing) = self.packings.get(sample.source) {
+            return packing.parts(&self.sources[sample.source], sample.number);
         }
-    }
-
-    /// Goes on from a state. The global batch may be another one.
-    ///
-    /// # Errors
-    /// When the state is of other data or another order; nothing is changed then.
-    pub fn restore(&mut self, state: &State) -> Result<(), Error> {
-        self.check_state(state)?;
-        (self.steps, self.position) = (state.steps, state.sample);
-        self.samples.clear();
-        Ok(())
-    }
-
-    /// Refuses a state of other data or another order.
-    ///
-    /// # Errors
-    /// Says what differs.
-    pub fn check_state(&self, state: &State) -> Result<(), Error> {
-        state.check_version()?;
-        let other = |problem: String| Err(Error::OtherState { problem });
-        if state.sequence_length != self.options.sequence_length.get() {
-            let mine = self.options.sequence_length;
-            return other(format!("the checkpoint's samples have {} tokens, and these {mine}", state.sequence_length));
-        }
-        if state.data != hex(&self.data) {
-            return other("the checkpoint is of other data: files were added, removed or changed".to_owned());
-        }
-        if state.order != self.order_id(state.sample) {
-            let problem = "the checkpoint is of another order: use its seed, shuffle, part, and weights up to its step";
-            return other(problem.to_owned());
-        }
-        Ok(())
-    }
-
-    /// What the order before a position depends on, in 16 digits.
-    fn order_id(&self, position: u64) -> String {
-        let Options { seed, shuffle, part, .. } = &self.options;
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(format!("{} {seed} {shuffle:?} {part:?}", crate::order::ORDER_VERSION).as_bytes());
-        for stage in self.mixture.past(position) {
-            hasher.update(format!(" {} {:?}", stage.from, stage.weights).as_bytes());
-        }
-        hex(&hasher.finalize().as_bytes()[..8])
+        vec![self.tokens(sample)]
     }
 
     fn tokens(&self, sample: &Sample) -> Range<u64> {
-        let length = u64::from(self.options.sequence_length.get());
+        let length = u64::from(self.options().sequence_length.get());
         let start = sample.number * length;
-        start..start + length + 1
+        start..start + length
+    }
+
+    /// This rank's weight in the next global batch: by the labels, which padding has none of.
+    fn weigh(&self, mine: &[Sample]) -> f64 {
+        let Options { global_batch, world_size, .. } = self.options();
+        if self.packings.is_empty() || world_size.get() == 1 {
+            return self.cursor.loss_weight();
+        }
+        let labels = |samples: &[Sample]| {
+            let parts = samples.iter().flat_map(|sample| self.parts(sample));
+            parts.map(|part| part.end - part.start).sum::<u64>() as f64
+        };
+        let all = self.cursor.peek(0..global_batch.get());
+        labels(mine) * f64::from(world_size.get()) / labels(&all)
     }
 
     fn check_files(&self, samples: &[Sample]) -> Result<(), Error> {
         let mut checked = vec![Vec::new(); self.sources.len()];
         samples.iter().try_for_each(|sample| {
-            self.sources[sample.source].check_files(&self.tokens(sample), &mut checked[sample.source])
+            let (source, checked) = (&self.sources[sample.source], &mut checked[sample.source]);
+            let mut check = |part: Range<u64>| source.check_files(&(part.start..part.end + 1), checked);
+            if self.packings.is_empty() {
+                return check(self.tokens(sample));
+            }
+            self.parts(sample).into_iter().try_for_each(check)
         })
     }
 
     fn copy(&self, samples: &[Sample], room: &mut Room<'_>) -> Result<(), Error> {
-        let length = usize::try_from(self.options.sequence_length.get()).expect("32 bits fit");
-        let row = length * self.sources[0].data_type().bytes_as(room.width);
+        let length = usize::try_from(self.options().sequence_length.get()).expect("32 bits fit");
+        let row = length * self.data_type().bytes_as(room.width);
+        let position_row = length * position_bytes(room.width);
         assert_eq!(room.inputs.len(), samples.len() * row, "room for the rows' inputs");
         assert!(room.labels.is_empty() || room.labels.len() == room.inputs.len(), "room for the rows' labels");
-        let threads = usize::try_from(self.options.threads.get()).expect("32 bits fit");
+        let positions = room.positions.len();
+        assert!(positions == 0 || positions == samples.len() * position_row, "room for the rows' positions");
+        if !self.packings.is_empty() && !room.labels.is_empty() {
+            packed::check_labels(self.data_type(), room.width)?;
+        }
+        let threads = usize::try_from(self.options().threads.get()).expect("32 bits fit");
         let threads = threads.min(samples.len() / ROWS_OF_A_THREAD).max(1);
         let each = samples.len().div_ceil(threads).max(1);
-        if threads == 1 {
-            return self.copy_rows(samples, row, (room.width, room.inputs, room.labels));
-        }
-        let has_labels = !room.labels.is_empty();
-        let mut labels = room.labels.chunks_mut(each * row);
-        let parts = samples.chunks(each).zip(room.inputs.chunks_mut(each * row));
         let width = room.width;
+        let mut labels = room.labels.chunks_mut(each * row);
+        let mut positions = room.positions.chunks_mut(each * position_row);
+        let mut rooms = samples.chunks(each).zip(room.inputs.chunks_mut(each * row)).map(|(samples, inputs)| {
+            let labels = labels.next().unwrap_or_default();
+            (samples, Room { width, inputs, labels, positions: positions.next().unwrap_or_default() })
+        });
+        if threads == 1 {
+            return rooms.try_for_each(|(samples, room)| self.copy_rows(samples, room));
+        }
         std::thread::scope(|scope| {
-            let start = |(samples, inputs)| {
-                let labels = if has_labels { labels.next().expect("as many as inputs") } else { &mut [] };
-                scope.spawn(move || self.copy_rows(samples, row, (width, inputs, labels)))
-            };
-            let running: Vec<_> = parts.map(start).collect();
+            let running: Vec<_> =
+                rooms.map(|(samples, room)| scope.spawn(move || self.copy_rows(samples, room))).collect();
             running.into_iter().try_for_each(|thread| thread.join().expect("a copy doesn't panic"))
         })
     }
 
-    fn copy_rows(
-        &self,
-        samples: &[Sample],
-        row: usize,
-        (width, inputs, labels): (Width, &mut [u8], &mut [u8]),
-    ) -> Result<(), Error> {
-        let mut labels = labels.chunks_exact_mut(row);
-        for (sample, inputs) in samples.iter().zip(inputs.chunks_exact_mut(row)) {
-            let (source, tokens) = (&self.sources[sample.source], self.tokens(sample));
-            source.copy(tokens.start..tokens.end - 1, width, inputs)?;
-            if let Some(labels) = labels.next() {
-                source.copy(tokens.start + 1..tokens.end, width, labels)?;
+    fn copy_rows(&self, samples: &[Sample], room: Room<'_>) -> Result<(), Error> {
+        let length = usize::try_from(self.options().sequence_length.get()).expect("32 bits fit");
+        let (row, width) = (length * self.data_type().bytes_as(room.width), room.width);
+        let mut labels = room.labels.chunks_exact_mut(row);
+        let mut positions = room.positions.chunks_exact_mut(length * position_bytes(width));
+        for (sample, inputs) in samples.iter().zip(room.inputs.chunks_exact_mut(row)) {
+            let source = &self.sources[sample.source];
+            let labels = labels.next().unwrap_or_default();
+            if let Some(packing) = self.packings.get(sample.source) {
+                let positions = positions.next().unwrap_or_default();
+                packing.fill(source, sample, &mut Row { width, inputs, labels, positions })?;
+                continue;
+            }
+            let tokens = self.tokens(sample);
+            source.copy(tokens.clone(), width, inputs)?;
+            if !labels.is_empty() {
+                source.copy(tokens.start + 1..tokens.end + 1, width, labels)?;
             }
         }
         Ok(())
@@ -332,59 +300,18 @@ impl Loader {
     }
 }
 
-fn check(sources: &[Source], options: &Options) -> Result<(), Error> {
-    let Options { global_batch, world_size, rank, sequence_length, epochs, .. } = options;
-    let Some(first) = sources.first() else {
-        return Err(Error::refused("source", "there is none"));
-    };
-    if let Some(other) = sources.iter().find(|source| source.data_type() != first.data_type()) {
-        let (one, two) = (first.data_type().name(), other.data_type().name());
-        let problem =
-            format!("{} holds {two}, and {} {one}: convert one", other.path().display(), first.path().display());
-        return Err(Error::refused("source", problem));
-    }
-    check_batch(*global_batch, *world_size)?;
-    if *rank >= world_size.get() {
-        return Err(Error::refused("rank", format!("{rank} isn't below {world_size}")));
-    }
-    if sequence_length.get() > SEQUENCE_MAX {
-        return Err(Error::refused(
-            "sequence_length",
-            format!("{sequence_length} tokens are more than {SEQUENCE_MAX}"),
-        ));
-    }
-    if options.threads.get() > THREADS_MAX {
-        return Err(Error::refused("threads", format!("{} are more than {THREADS_MAX}", options.threads)));
-    }
-    match epochs {
-        Some(0) => Err(Error::refused("epochs", "0 passes have no batch")),
-        Some(_) if sources.len() > 1 => Err(Error::refused(
-            "epochs",
-            "a mixture has no end, since its sources end at different times: leave it out",
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn check_batch(global_batch: NonZeroU32, world_size: NonZeroU32) -> Result<(), Error> {
-    if global_batch >= world_size {
-        return Ok(());
-    }
-    let problem = format!("{global_batch} samples are fewer than {world_size} ranks: each needs one");
-    Err(Error::refused("global_batch", problem))
-}
-
 /// Sample `i` has the tokens from `i * L` on, `L` of them, and the one behind each: `L + 1` in all, of which the last is the
 /// next sample's first. What is less at the end is left out.
 fn samples_of(source: &Source, options: &Options) -> u64 {
     source.tokens().saturating_sub(1) / u64::from(options.sequence_length.get())
 }
 
-/// Counts as weights, halved together until their sum is one that a mixture takes.
-fn scaled(counts: &[u64]) -> Vec<u64> {
-    let sum: u128 = counts.iter().map(|count| u128::from(*count)).sum();
-    let shift = (u128::BITS - sum.leading_zeros()).saturating_sub(39);
-    counts.iter().map(|count| (count >> shift).max(1)).collect()
+fn check_types(sources: &[Source]) -> Result<(), Error> {
+    let first = &sources[0];
+    let Some(other) = sources.iter().find(|source| source.data_type() != first.data_type()) else { return Ok(()) };
+    let (one, two) = (first.data_type().name(), other.data_type().name());
+    let problem = format!("{} holds {two}, and {} {one}: convert one", other.path().display(), first.path().display());
+    Err(Error::refused("source", problem))
 }
 
 fn data_id(sources: &[Source]) -> [u8; 16] {
@@ -393,8 +320,4 @@ fn data_id(sources: &[Source]) -> [u8; 16] {
         hasher.update(&source.id());
     }
     *hasher.finalize().as_bytes().first_chunk().expect("a hash has 32 bytes")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

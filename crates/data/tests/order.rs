@@ -31,6 +31,7 @@ fn options(seed: u64, global_batch: u32) -> Options {
         rank: 0,
         world_size: nonzero(1),
         threads: nonzero(1),
+        packs_documents: false,
     }
 }
 
@@ -46,7 +47,9 @@ fn step(ranks: &mut [Loader]) -> (Vec<i64>, Vec<i64>) {
     for loader in ranks {
         let bytes = loader.rows().len() * LENGTH as usize * 8;
         let (mut inputs, mut labels) = (vec![0; bytes], vec![0; bytes]);
-        loader.fill(&mut Room { width: Width::Int64, inputs: &mut inputs, labels: &mut labels }).unwrap();
+        loader
+            .fill(&mut Room { width: Width::Int64, inputs: &mut inputs, labels: &mut labels, positions: &mut [] })
+            .unwrap();
         let numbers =
             |bytes: &[u8]| bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect::<Vec<_>>();
         batch.0.extend(numbers(&inputs));
@@ -181,7 +184,9 @@ fn threads_fill_the_same_batch() {
         let mut loader = mixed(&Options { threads: nonzero(threads), ..options(2, 101) });
         let bytes = 101 * LENGTH as usize * 4;
         let (mut inputs, mut labels) = (vec![0; bytes], vec![0; labels * bytes]);
-        loader.fill(&mut Room { width: Width::Int32, inputs: &mut inputs, labels: &mut labels }).unwrap();
+        loader
+            .fill(&mut Room { width: Width::Int32, inputs: &mut inputs, labels: &mut labels, positions: &mut [] })
+            .unwrap();
         (inputs, labels)
     };
     for threads in 2..9 {

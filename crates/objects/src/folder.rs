@@ -180,7 +180,7 @@ fn object(prefix: &str, entry: &fs::DirEntry) -> Result<Option<Object>, Fault> {
     if name.starts_with(ASIDE_PREFIX) || !metadata.is_file() {
         return Ok(None);
     }
-    Ok(Some(Object { key: format!("{prefix}{name}"), bytes: metadata.len(), modified: modified(&metadata) }))
+    Ok(Some(Object { key: format!("{prefix}{name}"), bytes: metadata.len(), modified: modified(&metadata), tag: None }))
 }
 
 /// Returns the folder of an address, if it is one: `file:///...`, or a path without a scheme.

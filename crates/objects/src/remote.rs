@@ -63,6 +63,8 @@ pub struct Object {
     pub bytes: u64,
     /// When it was put, by the remote's clock.
     pub modified: Timestamp,
+    /// Its state, if listings say it: a folder's don't.
+    pub tag: Option<Tag>,
 }
 
 /// Why a request failed, sorted by what helps.

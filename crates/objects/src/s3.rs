@@ -153,6 +153,7 @@ impl Remote for Bucket {
                     key: format!("{prefix}{name}"),
                     bytes: found.size,
                     modified: Timestamp::from_unix_nanos(nanos.unwrap_or(0)),
+                    tag: found.e_tag.map(Tag),
                 });
             }
             Ok(())

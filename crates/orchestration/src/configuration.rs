@@ -13,10 +13,17 @@ use crate::recovery::{InvalidSpares, SpareRules};
 
 /// The most queues in one configuration.
 pub const QUEUES_MAX: usize = 10_000;
+/// The queue that a job asks for which names none.
+const UNNAMED: &str = "default";
+/// The most queues that an error names.
+const LEAVES_NAMED_MAX: usize = 16;
+/// The shortest ageing.
+const AGEING_MIN: Duration = Duration::from_mins(1);
 /// The most levels of queues.
 pub(crate) const QUEUE_DEPTH_MAX: usize = 8;
 
-/// The cluster's configuration. The default has no queues: all jobs wait in a single queue.
+/// The cluster's configuration. The default has no queues: all jobs wait in a single queue; and no ageing, as
+/// journals from before there was ageing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
     /// The queues, parents and leaves, in any order. If empty, every queue name is accepted and ignored.
@@ -25,6 +32,13 @@ pub struct Configuration {
     pub half_life: Duration,
     /// The order of jobs with the same priority in a queue.
     pub order: QueueOrder,
+    /// The time after which a waiting job goes before every other that has not waited longer; none if waiting
+    /// wins no place.
+    pub ageing: Option<Duration>,
+    /// The queue of jobs that name none; without it they go to the queue "default".
+    pub default_queue: Option<QueueName>,
+    /// Other names of queues, as a batch script writes them: `partition=gpu`.
+    pub aliases: BTreeMap<String, QueueName>,
     /// List prices per accelerator-hour, by kind; budgets are metered with them.
     pub prices: BTreeMap<AcceleratorKind, Money>,
     /// When running jobs are preempted for waiting ones.
@@ -52,11 +66,26 @@ impl Configuration {
     /// Returns the names of the parts in which another configuration differs, as the configuration file calls them.
     #[must_use]
     pub fn differences(&self, other: &Configuration) -> Vec<&'static str> {
-        let Configuration { queues, half_life, order, prices, preemption, fabric, health, reservations, spares } = self;
+        let Configuration {
+            queues,
+            half_life,
+            order,
+            ageing,
+            default_queue,
+            aliases,
+            prices,
+            preemption,
+            fabric,
+            health,
+            reservations,
+            spares,
+        } = self;
         let parts = [
             ("queue", *queues != other.queues),
             ("half_life", *half_life != other.half_life),
             ("order", *order != other.order),
+            ("scheduling", *ageing != other.ageing || *default_queue != other.default_queue),
+            ("sbatch", *aliases != other.aliases),
             ("price", *prices != other.prices),
             ("preemption", *preemption != other.preemption),
             ("fabric", *fabric != other.fabric),
@@ -81,6 +110,9 @@ impl Default for Configuration {
             queues: Vec::new(),
             half_life: Duration::from_hours(24 * 7),
             order: QueueOrder::default(),
+            ageing: None,
+            default_queue: None,
+            aliases: BTreeMap::new(),
             prices: BTreeMap::new(),
             preemption: PreemptionRules::default(),
             fabric: None,
@@ -201,6 +233,21 @@ pub enum InvalidConfiguration {
     /// The rules for spares are invalid.
     #[error(transparent)]
     Spares(#[from] InvalidSpares),
+    /// A job would be overdue as soon as it waits.
+    #[error(
+        "a job has to wait for at least a minute before it is overdue: raise scheduling.ageing, or turn it \"off\""
+    )]
+    Ageing,
+    /// A default queue, or another name, leads to a queue that takes no jobs.
+    #[error("{what} names \"{queue}\", which is no queue that takes jobs; queues that take jobs: {queues}")]
+    NoLeaf {
+        /// What names the queue.
+        what: String,
+        /// The queue.
+        queue: QueueName,
+        /// The first few queues that take jobs.
+        queues: String,
+    },
     /// A half-life is too short, so use or faults would be forgotten at once.
     #[error("the half-life of use, and that of nodes' faults, has to be at least a second")]
     HalfLife,
@@ -225,6 +272,9 @@ impl Configuration {
         if forgetting.into_iter().chain([self.half_life]).any(|half_life| half_life < Duration::from_secs(1)) {
             return Err(InvalidConfiguration::HalfLife);
         }
+        if self.ageing.is_some_and(|ageing| ageing < AGEING_MIN) {
+            return Err(InvalidConfiguration::Ageing);
+        }
         self.fabric.as_ref().map_or(Ok(()), Fabric::check)?;
         let mut by_name: BTreeMap<&QueueName, &QueueSpec> = BTreeMap::new();
         for queue in &self.queues {
@@ -235,9 +285,38 @@ impl Configuration {
         for queue in &self.queues {
             check_ancestors(queue, &by_name)?;
         }
+        self.check_names()?;
         placement::check_reservations(self)?;
         self.spares.check()?;
         self.queues.iter().try_for_each(|parent| self.check_children(parent))
+    }
+
+    /// Checks that the default queue and the other names lead to queues that take jobs.
+    fn check_names(&self) -> Result<(), InvalidConfiguration> {
+        let default = self.default_queue.iter().map(|queue| ("scheduling.default_queue".to_owned(), queue));
+        let aliases = self.aliases.iter().map(|(alias, queue)| (format!("sbatch.{alias}"), queue));
+        let leaves: BTreeSet<&QueueName> = self.leaves().collect();
+        match default.chain(aliases).find(|(_, queue)| !self.queues.is_empty() && !leaves.contains(queue)) {
+            None => Ok(()),
+            Some((what, queue)) => {
+                let named: Vec<&str> = leaves.into_iter().map(QueueName::as_str).take(LEAVES_NAMED_MAX).collect();
+                Err(InvalidConfiguration::NoLeaf { what, queue: queue.clone(), queues: named.join(", ") })
+            }
+        }
+    }
+
+    /// Returns the queues that take jobs: those without children.
+    fn leaves(&self) -> impl Iterator<Item = &QueueName> {
+        let parents: BTreeSet<&QueueName> = self.queues.iter().filter_map(|queue| queue.parent.as_ref()).collect();
+        self.queues.iter().map(|queue| &queue.name).filter(move |name| !parents.contains(name))
+    }
+
+    /// Returns the queue of a job that asks for this one: the default queue if the job names none, which is to
+    /// ask for "default", and no queue has that name.
+    #[must_use]
+    pub fn queue_for(&self, asked: &QueueName) -> QueueName {
+        let is_unnamed = asked.as_str() == UNNAMED && self.queues.iter().all(|queue| queue.name != *asked);
+        self.default_queue.clone().filter(|_| is_unnamed).unwrap_or_else(|| asked.clone())
     }
 
     /// Checks that children's quotas don't exceed the quotas that their parent names. A parent without a quota

@@ -88,6 +88,9 @@ pub struct PlaceReason {
     pub closeness: Option<Closeness>,
     /// Set if the job restarts on devices it still holds: when it got them. Its time limit counts from then.
     pub kept_since: Option<Timestamp>,
+    /// Whether it went before all others because it had waited longest, and long enough
+    /// ([`Configuration::ageing`](crate::Configuration::ageing)).
+    pub is_overdue: bool,
 }
 
 impl fmt::Display for PlaceReason {
@@ -97,6 +100,7 @@ impl fmt::Display for PlaceReason {
         }
         let waited = self.waited.as_secs_f64();
         match self.backfills {
+            None if self.is_overdue => write!(f, "overdue: waited longest of all, {waited:.1} s")?,
             None => write!(f, "first in line after {waited:.1} s")?,
             Some(first) => write!(f, "backfilled after {waited:.1} s without delaying {first}")?,
         }

@@ -14,8 +14,8 @@ use crate::folders::CheckpointFolders;
 use crate::held_back::HeldBack;
 use crate::job::{Job, ShareState};
 use crate::load::{Loads, UserLimits};
-use crate::placement::{AdvanceReservation, Caches, NodeStatus, Outlook};
-use crate::queueing::{Estimates, OverLimit, QueueIndex, QueueStanding, Queues};
+use crate::placement::{AdvanceReservation, Caches, Leads, NodeStatus, Outlook};
+use crate::queueing::{Ageing, Estimates, OverLimit, QueueIndex, QueueStanding, Queues};
 use crate::recovery::Spares;
 use crate::sweep::Sweeps;
 use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal, placement};
@@ -80,6 +80,10 @@ pub struct Engine {
     pub(crate) queues: Queues,
     /// Waiting jobs that may not start, outside of their queues.
     pub(crate) held_back: HeldBack,
+    /// Who has waited how long, if the configuration has ageing.
+    pub(crate) ageing: Ageing,
+    /// The jobs that have waited longest, as of the last pass.
+    pub(crate) leads: Leads,
     /// When nodes will have free devices.
     pub(crate) outlook: Outlook,
     /// Expected run times, learned from past jobs.
@@ -117,6 +121,8 @@ impl Engine {
             configuration: Configuration::default(),
             queues: Queues::new(Configuration::default().queueing()),
             held_back: HeldBack::default(),
+            ageing: Ageing::default(),
+            leads: Leads::default(),
             outlook: Outlook::default(),
             estimates: Estimates::default(),
             sweeps: Sweeps::default(),

@@ -184,6 +184,9 @@ impl Engine {
         self.note_health(now, decision);
         match decision {
             Decision::Place { job, attempt, shares, reason } => {
+                if reason.is_overdue {
+                    self.jobs.entry(*job).and_modify(|job| job.led_at = Some(now));
+                }
                 self.evolve_place(now, *job, *attempt, (shares, reason.kept_since.unwrap_or(now)));
             }
             Decision::Claim { job, claim, .. } => {
@@ -251,6 +254,10 @@ impl Engine {
         }
         let width = u32::try_from(shares.len()).ok().and_then(NonZeroU32::new).unwrap_or(job.spec.gang.nodes);
         self.queues.remove(&job.spec, &job.key());
+        if let JobState::Queued { since, .. } = job.state {
+            self.ageing.remove(&job.spec, job.sweep, (since, id));
+        }
+        job.led_at.into_iter().for_each(|at| self.ageing.note_start(&job.spec, (at, id)));
         self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang.of_nodes(width)));
         self.queues.started(&job.spec, job.run(now));
         job.attempts = number.0;
@@ -318,6 +325,9 @@ impl Engine {
             }
             RequeueReason::Resized { .. } => job.resizes += 1,
         }
+        if matches!(reason, RequeueReason::Preempted { .. }) {
+            job.led_at = None;
+        }
         job.is_recovering = lost_node(reason);
         job.state = JobState::Queued { since: now, not_before };
         self.spares.note(job);
@@ -341,6 +351,7 @@ impl Engine {
         }
         self.queues.give_back(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
         self.queues.ended(&job.spec, job.run(attempt.placed_at));
+        job.led_at.into_iter().for_each(|at| self.ageing.note_end(&job.spec, (at, id)));
         self.sweeps.gave_back(job.sweep);
         let ran = now.since(attempt.placed_at);
         if let Some(job) = self.jobs.get_mut(&id) {
@@ -366,6 +377,7 @@ impl Engine {
                 }
             }
         }
+        self.age_anew();
         for id in limited {
             self.watch_budget(id);
             self.attention.insert(id);

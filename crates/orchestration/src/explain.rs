@@ -31,6 +31,17 @@ pub struct Explanation {
     /// better place arrives. Unknown unless the job is the first to wait for its kind of accelerator and
     /// everything in its way has a time limit.
     pub starts_by: Option<Timestamp>,
+    /// When it will be first in line whatever else arrives; none without ageing, or if it is held back.
+    pub overdue: Option<Overdue>,
+}
+
+/// When a waiting job becomes overdue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overdue {
+    /// From then on it leads all jobs that compete with it, but for those that have waited longer.
+    pub at: Timestamp,
+    /// How many of those wait now.
+    pub behind: usize,
 }
 
 /// What keeps a job from starting.
@@ -294,7 +305,7 @@ impl Engine {
             return Ok(DryRun::WouldStart { shares: attempt.shares.clone() });
         }
         let waiting = copy.waiting_count();
-        let nothing = Explanation { blocker: Blocker::Nothing, ahead: 0, waiting, starts_by: None };
+        let nothing = Explanation { blocker: Blocker::Nothing, ahead: 0, waiting, starts_by: None, overdue: None };
         let explanation = copy.explain(now, id).unwrap_or(nothing);
         Ok(match explanation.blocker {
             Blocker::Claimed { .. } => DryRun::WouldPreempt(explanation),
@@ -309,14 +320,19 @@ impl Engine {
         let leaves = self.leaves_in_order(now).into_iter().take_while(|leaf| *leaf != own_leaf);
         let in_other_leaves: usize = leaves.map(|leaf| self.queues.pending(leaf).len()).sum();
         let ahead = in_other_leaves + self.queues.pending(own_leaf).range(..candidate.key).count();
+        let job = self.jobs.get(&candidate.key.job);
+        let leading = job.filter(|job| self.leads(job));
         let is_new = !self.jobs.contains_key(&candidate.key.job);
         let starts_by = match blocker {
+            _ if leading.is_some() => leading.and_then(|job| self.leader_starts_by(job)),
             Blocker::NotEnoughFree { .. } if reasons.reservations_before(candidate).is_empty() => {
                 self.reserve(now, candidate.key.job, &candidate.spec.gang, &[]).at
             }
             Blocker::Claimed { until, .. } => Some(until),
             _ => None,
         };
-        Explanation { blocker, ahead, waiting: self.waiting_count() + usize::from(is_new), starts_by }
+        let overdue = job.and_then(|job| self.overdue_from(job));
+        let ahead = if leading.is_some() { 0 } else { ahead };
+        Explanation { blocker, ahead, waiting: self.waiting_count() + usize::from(is_new), starts_by, overdue }
     }
 }

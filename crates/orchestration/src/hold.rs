@@ -11,7 +11,7 @@ use std::sync::Arc;
 use gangline_base::{Bytes, DEPENDENCIES_MAX, Dependency, JobId, JobSpec, Timestamp};
 
 use crate::engine::Engine;
-use crate::job::Job;
+use crate::job::{Job, JobState};
 use crate::{Blocker, JobChange, Refusal};
 
 impl JobChange {
@@ -70,6 +70,7 @@ impl Engine {
         let Some(job) = self.jobs.get(&id) else { return };
         if !job.is_held_back() {
             self.queues.insert(&job.spec, job.key());
+            self.age(id);
             return;
         }
         self.held_back.insert(id, &job.after);
@@ -78,6 +79,9 @@ impl Engine {
     /// Undoes [`Engine::line_up`] for a job that leaves.
     pub(crate) fn leave_line(&mut self, job: &Job) {
         self.queues.remove(&job.spec, &job.key());
+        if let JobState::Queued { since, .. } = job.state {
+            self.ageing.remove(&job.spec, job.sweep, (since, job.id));
+        }
         self.held_back.remove(job.id, &job.after);
     }
 
@@ -112,7 +116,7 @@ impl Engine {
             (job.claim, job.kept) = (None, None);
             self.claimants.remove(&id);
         } else if was_held_back {
-            job.turn = self.turn_from(now, &job.spec);
+            self.wait_anew(now, &mut job);
         }
         self.loads.job_came(&job, self.sweeps.has_own_spec(&job));
         self.jobs.insert(id, job);
@@ -131,12 +135,20 @@ impl Engine {
             let of_ended: BTreeSet<Dependency> = of_ended;
             job.broken = job.broken.or(of_ended.into_iter().find(|it| !it.condition.is_met(has_succeeded)));
             if !job.is_held_back() {
-                job.turn = self.turn_from(now, &job.spec);
+                self.wait_anew(now, &mut job);
             }
             self.jobs.insert(id, job);
             self.line_up(id);
             self.attention.insert(id);
             self.is_placement_due = true;
+        }
+    }
+
+    /// Makes a job that was held back wait as one that is submitted now.
+    fn wait_anew(&self, now: Timestamp, job: &mut Job) {
+        job.turn = self.turn_from(now, &job.spec);
+        if let JobState::Queued { since, .. } = &mut job.state {
+            *since = now;
         }
     }
 

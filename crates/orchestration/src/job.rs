@@ -30,6 +30,9 @@ pub struct Job {
     pub state: JobState,
     /// How long it held devices in attempts that have ended.
     pub ran: Duration,
+    /// When it last started because it had waited longest of all; since then it isn't stopped for a higher
+    /// priority. None again once another queue has taken its devices back.
+    pub led_at: Option<Timestamp>,
     /// The number of attempts so far.
     pub attempts: u32,
     /// The number of faults so far.
@@ -96,6 +99,7 @@ impl Job {
             turn: now,
             state: JobState::Queued { since: now, not_before: now },
             ran: Duration::ZERO,
+            led_at: None,
             attempts: 0,
             faults: 0,
             faults_without_progress: 0,

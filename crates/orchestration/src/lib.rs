@@ -30,6 +30,9 @@ mod hold_tests;
 mod invariant;
 mod job;
 mod load;
+mod overdue;
+#[cfg(test)]
+mod overdue_tests;
 mod pass;
 #[cfg(test)]
 mod pass_tests;
@@ -54,7 +57,7 @@ pub use cost::RestartCosts;
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
-pub use explain::{Blocker, DryRun, Explanation};
+pub use explain::{Blocker, DryRun, Explanation, Overdue};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Kept, Rollback, Share, ShareState};
 pub use load::{Load, UserLimits};

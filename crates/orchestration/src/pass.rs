@@ -3,8 +3,8 @@
 //! Queues are served by their standing (`queue.rs`), jobs within a queue in order. The first job of each
 //! flavour (kind of accelerator in a pool) that has to wait for devices gets a reservation (`backfill.rs`);
 //! jobs behind it start only if they don't delay it. A job that could not run whatever became free (over its
-//! queue's limit, too few ready nodes, backing off) reserves nothing. Jobs don't starve within a queue: the
-//! first one keeps its reservation until it starts.
+//! queue's limit, too few ready nodes, backing off) reserves nothing. The first job of a queue keeps its
+//! reservation until it starts; a job that others pass again and again comes first in the end (`overdue.rs`).
 //!
 //! A pass tries each *request* (`pending.rs`) until it fails, rather than each job; skips queues over a
 //! limit; and ends when no requested gang could have room, reservations or not. Starting a job can change the
@@ -114,8 +114,10 @@ impl Beside<'_> {
 impl Engine {
     pub(crate) fn place_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         self.queues.bring_forward(now, self.cluster.totals());
+        self.forget_leads();
         self.place_claimants(now, decisions);
         self.place_recovering(now, decisions);
+        self.place_leading(now, decisions);
         let mut searches = 0;
         while searches < SEARCHES_MAX && self.place_round(now, &mut searches, decisions) {}
         self.claim_for_waiting(now, decisions);
@@ -253,6 +255,9 @@ impl Engine {
 
     /// Reports, and notes in the round, whether a queue is over a limit with a gang.
     fn is_over(&self, leaf: QueueIndex, gang: &GangShape, round: &mut Round) -> bool {
+        if self.leads_at_limit(leaf, gang).is_some() {
+            return true;
+        }
         let limited_by = self.queues.limited_by(leaf, gang);
         round.over.extend(limited_by.map(|by| (Arc::new(gang.clone()), by)));
         limited_by.is_some()
@@ -260,11 +265,14 @@ impl Engine {
 
     /// Reports whether only a lack of devices could keep the job from starting.
     pub(crate) fn may_start(&self, now: Timestamp, leaf: QueueIndex, job: &Job) -> bool {
-        self.is_due(now, job) && self.queues.limited_by(leaf, &job.spec.gang).is_none()
+        let gang = &job.spec.gang;
+        self.is_due(now, job)
+            && self.queues.limited_by(leaf, gang).is_none()
+            && self.leads_at_limit(leaf, gang).is_none()
     }
 
     /// Reports whether the job's pause is over and its sweep lets another of its jobs start.
-    fn is_due(&self, now: Timestamp, job: &Job) -> bool {
+    pub(crate) fn is_due(&self, now: Timestamp, job: &Job) -> bool {
         matches!(job.state, JobState::Queued { not_before, .. } if not_before <= now)
             && !job.is_held_back()
             && self.sweeps.full(job.sweep).is_none()
@@ -272,10 +280,19 @@ impl Engine {
 
     /// Reports whether the ready nodes could hold the job if they were empty.
     pub(crate) fn could_run(&self, spec: &JobSpec) -> bool {
-        self.cluster.could_hold(&spec.gang, &[NodeStatus::Ready]) >= spec.gang.nodes.get()
+        self.could_run_gang(&spec.gang)
+    }
+
+    /// Reports whether the ready nodes could hold a gang if they were empty.
+    pub(crate) fn could_run_gang(&self, gang: &GangShape) -> bool {
+        self.cluster.could_hold(gang, &[NodeStatus::Ready]) >= gang.nodes.get()
     }
 
     fn consider(&self, now: Timestamp, job: &Job, round: &mut Round) -> Option<Decision> {
+        if self.leads(job) {
+            // It has its nodes, and would have started if it could.
+            return None;
+        }
         let (gang, end) = (&job.spec.gang, latest_end(&job.spec, now));
         let held = round.reservations.get_or_default(gang);
         if let Some(decision) = self.place_beside(now, job, &round.claims, held) {
@@ -318,7 +335,8 @@ impl Engine {
         let find = |gang: &GangShape| self.room_for(gang, &beside);
         let Room { shares, candidates, closeness } = self.widened(job, find(&job.spec.gang)?, &find);
         let backfills = held.first().map(|held| held.job);
-        let reason = PlaceReason { waited: now.since(since), backfills, candidates, closeness, kept_since: None };
+        let waited = now.since(since);
+        let reason = PlaceReason { waited, backfills, candidates, closeness, kept_since: None, is_overdue: false };
         let attempt = AttemptNumber(job.attempts + 1);
         Some(Decision::Place { job: job.id, attempt, shares, reason })
     }

@@ -82,6 +82,9 @@ impl<'a> Reasons<'a> {
 
     /// Returns the reservations that the pass would have made before trying this job.
     pub(crate) fn reservations_before(&mut self, candidate: &Candidate<'_>) -> &[Reservation] {
+        if self.is_led_by(candidate) {
+            return &[];
+        }
         let (flavour, own_leaf) = (candidate.spec.gang.flavour(), self.engine.queues.leaf(&candidate.spec.queue));
         let own_place = self.leaves.iter().position(|leaf| *leaf == own_leaf).unwrap_or(self.leaves.len());
         if !self.promised.contains_key(&flavour) {
@@ -121,7 +124,7 @@ impl<'a> Reasons<'a> {
         let is_next = |job: &&Job| {
             let gang = &job.spec.gang;
             let competes = flavour.accelerator == gang.accelerator && flavour.pool == gang.pool && reserves(held, gang);
-            competes && engine.may_start(self.now, leaf, job) && engine.could_run(&job.spec)
+            competes && !engine.leads(job) && engine.may_start(self.now, leaf, job) && engine.could_run(&job.spec)
         };
         if held == 0 {
             return line.order().iter().filter_map(|key| engine.jobs.get(&key.job)).find(is_next);
@@ -149,6 +152,9 @@ impl<'a> Reasons<'a> {
         if let Some(OverLimit { queue, held, limit }) = engine.queues.over_limit(leaf, gang) {
             return Blocker::Quota { queue, kind: gang.accelerator.clone(), wanted: gang.devices(), held, limit };
         }
+        if let Some(job) = engine.leads_at_limit(leaf, gang) {
+            return self.behind_at_limit(job);
+        }
         if let Some(full) = engine.sweeps.full(candidate.sweep) {
             return full;
         }
@@ -158,7 +164,7 @@ impl<'a> Reasons<'a> {
                 None => self.lack(gang),
             };
         }
-        if engine.claimants.contains(&candidate.key.job) {
+        if engine.claimants.contains(&candidate.key.job) || self.is_led_by(candidate) {
             return self.blocker_beside(candidate);
         }
         let alike = Alike {
@@ -202,6 +208,18 @@ impl<'a> Reasons<'a> {
         let Some((job, starts_by)) = first.map(|held| (held.job, held.at)) else { return Blocker::Nothing };
         let because = engine.jobs.get(&job).map_or(Blocker::Nothing, |first| self.lack_of(first));
         Blocker::Behind { job, starts_by, because: Box::new(because) }
+    }
+
+    /// Reports whether the candidate goes before all others because it has waited longest.
+    fn is_led_by(&self, candidate: &Candidate<'_>) -> bool {
+        self.engine.jobs.get(&candidate.key.job).is_some_and(|job| self.engine.leads(job))
+    }
+
+    /// Returns the blocker of a job whose queue holds back until it is below its limit for a leading job.
+    fn behind_at_limit(&mut self, job: JobId) -> Blocker {
+        let first = self.engine.jobs.get(&job).and_then(Candidate::waiting);
+        let because = first.map_or(Blocker::Nothing, |first| self.blocker_of(&first));
+        Blocker::Behind { job, starts_by: None, because: Box::new(because) }
     }
 
     /// Returns what a waiting job lacks, or its live claim.

@@ -221,9 +221,9 @@ pub struct Fit {
     pub nodes_that_fit: u32,
     /// The most accelerators of that kind on one node.
     pub accelerators_per_node_max: u32,
-    /// The most CPU cores on one node of that kind.
+    /// The most CPU cores on one node of that kind; 0 if none declares them.
     pub cpus_per_node_max: u32,
-    /// The most memory on one node of that kind.
+    /// The most memory on one node of that kind; 0 if none declares it.
     pub memory_per_node_max: Bytes,
     /// All available kinds, with their pools.
     pub kinds: Vec<String>,
@@ -273,9 +273,15 @@ impl Fit {
             let per_node = self.wanted.accelerators_per_node;
             return format!("at most num_nodes: {} with {kind}:{per_node} each", self.nodes_that_fit);
         }
+        let declared = |is_declared: bool, amount: &dyn fmt::Display| {
+            if is_declared { amount.to_string() } else { "not declared".to_owned() }
+        };
         format!(
             "at most {kind}:{}, cpus: {}, memory: {} on a node, and {} such node(s)",
-            self.accelerators_per_node_max, self.cpus_per_node_max, self.memory_per_node_max, self.nodes_of_kind
+            self.accelerators_per_node_max,
+            declared(self.cpus_per_node_max > 0, &self.cpus_per_node_max),
+            declared(self.memory_per_node_max > Bytes(0), &self.memory_per_node_max),
+            self.nodes_of_kind
         )
     }
 }

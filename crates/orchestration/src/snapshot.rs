@@ -125,6 +125,7 @@ impl Engine {
             }
             engine.watch_budget(id);
         }
+        engine.age_anew();
         for (node, at) in snapshot.leaving {
             engine.leave_by(node, Some(at));
         }

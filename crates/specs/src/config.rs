@@ -14,6 +14,10 @@
 //! name = "research"
 //! quota = { H100 = 4 }
 //!
+//! [scheduling]
+//! ageing = "24h"
+//! default_queue = "research"
+//!
 //! [preemption]
 //! min_runtime = "10m"
 //!
@@ -37,12 +41,15 @@ mod prices;
 mod queues;
 mod reservations;
 mod retention;
+mod scheduling;
+mod smtp;
 mod spares;
 mod suspicion;
 mod tls;
 
 pub use prices::{Prices, agree_on_prices};
 pub use retention::{MetricRetention, Retention};
+pub use smtp::{Smtp, SmtpSecurity};
 pub use tls::TlsFiles;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,6 +115,8 @@ pub struct Config {
     pub limits: Limits,
     /// The rules of when data is removed.
     pub retention: Retention,
+    /// The server by which notices are mailed; `None` if there is none.
+    pub smtp: Option<Smtp>,
 }
 
 /// The reason why a configuration was refused.
@@ -152,6 +161,12 @@ pub enum ConfigError {
         /// The defect.
         message: String,
     },
+    /// The rules for waiting jobs are invalid.
+    #[error("scheduling: {message}")]
+    Scheduling {
+        /// The defect.
+        message: String,
+    },
     /// The limits are invalid.
     #[error("limits: {message}")]
     Limits {
@@ -161,6 +176,12 @@ pub enum ConfigError {
     /// The retention rules are invalid.
     #[error("retention: {message}")]
     Retention {
+        /// The defect.
+        message: String,
+    },
+    /// The mail server is invalid.
+    #[error("smtp: {message}")]
+    Smtp {
         /// The defect.
         message: String,
     },
@@ -210,9 +231,14 @@ struct FileV1 {
     #[serde(default)]
     spares: spares::SparesV1,
     #[serde(default)]
+    scheduling: scheduling::SchedulingV1,
+    #[serde(default)]
+    sbatch: scheduling::SbatchV1,
+    #[serde(default)]
     limits: limits::LimitsV1,
     #[serde(default)]
     retention: retention::RetentionV1,
+    smtp: Option<smtp::SmtpV1>,
 }
 
 #[derive(Deserialize)]
@@ -267,8 +293,12 @@ impl Config {
         let rules = file.preemption.unwrap_or_default();
         sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
+        file.scheduling.read(&mut sharing).map_err(|message| ConfigError::Scheduling { message })?;
+        sharing.aliases = file.sbatch.read();
         let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
         let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
+        let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
+        let smtp = smtp.map_err(|message| ConfigError::Smtp { message })?;
         sharing.check()?;
         let FileV1 { listen, advertise, tls, topology_file, alerts_file, journal, inherit, launcher, .. } = file;
         Ok(Config {
@@ -284,6 +314,7 @@ impl Config {
             sharing,
             limits,
             retention,
+            smtp,
         })
     }
 }

@@ -48,6 +48,7 @@ impl Data {
             rank,
             world_size: nonzero(world_size),
             threads: nonzero(1),
+            packs_documents: false,
         };
         let source = Source::of_bytes("the text", text, TokenType::Uint8)?;
         let log = args.sample_log.as_deref().map(|folder| open_log(folder, rank)).transpose()?;
@@ -79,7 +80,8 @@ impl Data {
         let bytes = self.rows() * self.context as usize * TokenType::Uint32.bytes();
         self.inputs.resize(bytes, 0);
         self.labels.resize(bytes, 0);
-        let mut room = Room { width: Width::Int32, inputs: &mut self.inputs, labels: &mut self.labels };
+        let (inputs, labels) = (&mut self.inputs, &mut self.labels);
+        let mut room = Room { width: Width::Int32, inputs, labels, positions: &mut [] };
         self.loader.fill(&mut room)?;
         if let Some(log) = &mut self.log {
             let samples: Vec<u64> = self.loader.samples().iter().map(|sample| sample.number).collect();

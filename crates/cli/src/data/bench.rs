@@ -46,6 +46,7 @@ pub(crate) fn run(args: &BenchArgs, is_json: bool) -> Result<(), Failure> {
         rank: 0,
         world_size: NonZeroU32::MIN,
         threads: args.threads,
+        packs_documents: false,
     };
     let mut loader = Loader::new(vec![source], options).map_err(|error| failure(&error))?;
     let tokens = u64::from(args.batch.get()) * u64::from(args.sequence_length.get());
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &BenchArgs, is_json: bool) -> Result<(), Failure> {
         usize::try_from(tokens * 8).map_err(|_| Failure::local("failed to make room for a batch", "use less"))?;
     let (mut inputs, mut labels) = (vec![0; room], vec![0; room]);
     let mut fill = |loader: &mut Loader| {
-        let mut room = Room { width: Width::Int64, inputs: &mut inputs, labels: &mut labels };
+        let mut room = Room { width: Width::Int64, inputs: &mut inputs, labels: &mut labels, positions: &mut [] };
         loader.fill(&mut room).map_err(|error| failure(&error))
     };
     fill(&mut loader)?;

@@ -1,10 +1,9 @@
 //! `gangline data convert`: jsonl or any format that is read, into one with an index.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use gangline_data::text::{Kind, TextFile};
 use gangline_data::{Source, Target, TokenType, Width, Writer, Written};
 use indicatif::ProgressBar;
 use serde::Deserialize;
@@ -14,8 +13,6 @@ use super::{failure, open, progress, token_type};
 use crate::failure::Failure;
 use crate::output;
 
-/// The longest line of jsonl.
-const LINE_BYTES_MAX: u64 = 256 << 20;
 /// What ends a document of bytes: the number behind the last byte.
 const END_OF_BYTES: u64 = 256;
 /// Tokens of a document without an end are copied so many at a time.
@@ -23,7 +20,7 @@ const COPIED_TOKENS: u64 = 1 << 20;
 
 #[derive(Args)]
 pub(crate) struct ConvertArgs {
-    /// A dataset, a .jsonl file, or a folder of them; a line has "tokens" or "input_ids", or with --bytes "text"
+    /// A dataset, a .jsonl file (also .gz, .zst), or a folder of them; a line has "tokens" or "input_ids", or with --bytes "text"
     input: PathBuf,
     /// The folder to make; for Megatron, the pair's name without its ends
     output: PathBuf,
@@ -62,7 +59,8 @@ pub(crate) fn run(args: &ConvertArgs, is_json: bool) -> Result<(), Failure> {
         To::Gangline => Target::Gangline,
         To::Megatron => Target::Megatron,
     };
-    let lines = jsonl_files(&args.input)?;
+    let mut lines = TextFile::find(&args.input).map_err(|error| failure(&error))?;
+    lines.retain(|file| file.kind == Kind::Jsonl);
     let written = if lines.is_empty() {
         from_source(&open(&args.input, args.input_dtype)?, args, target)?
     } else {
@@ -75,23 +73,6 @@ pub(crate) fn run(args: &ConvertArgs, is_json: bool) -> Result<(), Failure> {
     output::say(&format!("{documents} documents, {tokens} tokens in {}", args.output.display()))
 }
 
-/// The .jsonl files at a path, in the order of their names.
-fn jsonl_files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let is_jsonl = |path: &Path| path.extension().is_some_and(|end| end == "jsonl");
-    if !path.is_dir() {
-        return Ok(if is_jsonl(path) { vec![path.to_owned()] } else { Vec::new() });
-    }
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(|error| unread(path, &error.to_string()))? {
-        let path = entry.map_err(|error| unread(path, &error.to_string()))?.path();
-        if is_jsonl(&path) {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
 fn unread(path: &Path, problem: &str) -> Failure {
     Failure::coded(
         "G0901",
@@ -100,41 +81,31 @@ fn unread(path: &Path, problem: &str) -> Failure {
     )
 }
 
-fn from_lines(paths: &[PathBuf], args: &ConvertArgs, target: Target) -> Result<Written, Failure> {
-    let sizes = paths.iter().map(|path| path.metadata().map_or(0, |metadata| metadata.len()));
-    let bar = progress(sizes.sum());
+fn from_lines(files: &[TextFile], args: &ConvertArgs, target: Target) -> Result<Written, Failure> {
+    let bar = progress(files.iter().map(|file| file.bytes).sum());
     let data_type = args.dtype.unwrap_or(TokenType::Uint16);
     let mut writer = Writer::create(&args.output, target, data_type).map_err(|error| failure(&error))?;
-    for path in paths {
-        push_lines(path, args.bytes, &mut writer, &bar)?;
+    for file in files {
+        push_lines(file, args.bytes, &mut writer, &bar)?;
     }
     bar.finish_and_clear();
     writer.finish().map_err(|error| failure(&error))
 }
 
-fn push_lines(path: &Path, is_bytes: bool, writer: &mut Writer, bar: &ProgressBar) -> Result<(), Failure> {
-    let mut file = BufReader::new(File::open(path).map_err(|error| unread(path, &error.to_string()))?);
-    let mut line = Vec::new();
-    for number in 1_u64.. {
-        line.clear();
-        let read = file.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line);
-        let bad = |problem: &str| unread(path, &format!("line {number}: {problem}"));
-        if read.map_err(|error| bad(&error.to_string()))? == 0 {
-            break;
-        }
-        if line.len() as u64 > LINE_BYTES_MAX {
-            return Err(bad(&format!("it is longer than {LINE_BYTES_MAX} bytes")));
-        }
-        bar.inc(line.len() as u64);
-        if line.trim_ascii().is_empty() {
-            continue;
-        }
-        let parsed: Line = serde_json::from_slice(&line).map_err(|error| bad(&error.to_string()))?;
+fn push_lines(file: &TextFile, is_bytes: bool, writer: &mut Writer, bar: &ProgressBar) -> Result<(), Failure> {
+    let mut documents = file.documents(0, 0).map_err(|error| failure(&error))?;
+    let before = bar.position();
+    while let Some(document) = documents.next_document().map_err(|error| failure(&error))? {
+        bar.set_position(before + documents.read_on_disk());
+        let bad = |problem: &str| unread(&file.path, &format!("line {}: {problem}", document.line));
+        let parsed: Line = serde_json::from_slice(&document.bytes).map_err(|error| bad(&error.to_string()))?;
         let tokens = match (parsed.tokens, parsed.text) {
             (Some(tokens), _) if !is_bytes => tokens,
             (_, Some(text)) if is_bytes => text.bytes().map(u64::from).chain([END_OF_BYTES]).collect(),
             (_, Some(_)) => {
-                return Err(bad("it has text and no tokens: take its bytes with --bytes, or tokenize it first"));
+                return Err(bad(
+                    "it has text and no tokens: make them with `gangline data tokenize`, or take its bytes with --bytes",
+                ));
             }
             _ => return Err(bad("it has neither tokens nor input_ids, nor text for --bytes")),
         };

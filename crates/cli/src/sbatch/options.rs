@@ -109,6 +109,8 @@ pub(super) struct Asked {
     pub(super) folder: Option<String>,
     pub(super) envs: BTreeMap<String, String>,
     pub(super) array: Option<(Vec<u64>, Option<u32>)>,
+    /// The option that leads to a queue, and the queue.
+    pub(super) queue: Option<(String, String)>,
     switches: Option<(u32, bool)>,
     segment: Option<u32>,
 }
@@ -160,6 +162,15 @@ impl Asked {
             _ => return Ok(Some(not_honoured(name).to_owned())),
         }
         Ok(None)
+    }
+
+    /// Adds an option that leads to a queue; returns the problem if another one leads elsewhere.
+    pub(super) fn take_queue(&mut self, name: &str, value: &str, queue: &str) -> Option<String> {
+        let option = format!("--{name}={value}");
+        let (first, chosen) = self.queue.get_or_insert_with(|| (option.clone(), queue.to_owned()));
+        (chosen != queue).then(|| {
+            format!("{first} leads to queue {chosen}, but {option} to queue {queue}: name one with --set queue={queue}")
+        })
     }
 
     /// Parses `ALL,LR=3e-4`.

@@ -147,10 +147,8 @@ impl Actor {
                     actor.change_job(now, Changing { job, changes, by }, batch)
                 });
             }
-            Request::Resume { job, changes, by, reply } => {
-                self.change(batch, key, reply, |actor, batch| {
-                    actor.resume_job(now, Changing { job, changes, by }, batch)
-                });
+            Request::Resume { resumption, reply } => {
+                self.change(batch, key, reply, |actor, batch| actor.resume_job(now, resumption, batch));
             }
             Request::SubmitSweep { sweep, reply } => self.change(batch, key, reply, |actor, batch| {
                 actor.submit_sweep(now, *sweep, batch).map(api::Answer::SweepSubmitted)
@@ -245,6 +243,7 @@ impl Actor {
         record.price_attempt(&self.options.nodes);
         info!(job = %id, "{}", record.because);
         self.rows.jobs.insert(id);
+        self.tell(now, decision, batch);
         if let Decision::Place { job, attempt, shares, .. } = decision {
             let specs = self.supervisor_specs(*job, *attempt, shares);
             for spec in &specs {
@@ -278,6 +277,7 @@ impl Actor {
             for gang in batch.launches {
                 self.start_launch(gang);
             }
+            batch.notices.into_iter().for_each(|notice| self.send(notice));
         }
         if outcome.is_ok() && !needs_commit {
             self.tidy_journal();

@@ -20,10 +20,17 @@ impl Actor {
         mut spec: JobSpec,
         batch: &mut Batch,
     ) -> Result<api::Submitted, Error> {
+        self.refuse_unmailable(&spec.notify)?;
         spec.after = self.settle_dependencies(&spec.after)?;
+        spec.queue = self.engine.configuration().queue_for(&spec.queue);
         self.refuse_if_full(spec.stored_bytes(), batch)?;
         let id = self.engine.next_job_id();
-        let submitted = api::Submitted { job: id.to_string(), name: spec.name.clone(), queue: spec.queue.to_string() };
+        let submitted = api::Submitted {
+            job: id.to_string(),
+            name: spec.name.clone(),
+            queue: spec.queue.to_string(),
+            notes: self.notes_on(&spec),
+        };
         self.records.insert(id, JobRecord::new(id, &spec, now));
         match self.apply(now, Event::JobSubmitted(Arc::new(spec)), batch) {
             Ok(_) => {
@@ -35,6 +42,13 @@ impl Actor {
                 Err(refusal.into())
             }
         }
+    }
+
+    /// Returns what a user should know about a job that is taken.
+    pub(super) fn notes_on(&self, spec: &JobSpec) -> Vec<String> {
+        let asks = spec.gang.cpus_per_node > 0 || spec.gang.memory_per_node.0 > 0;
+        let unenforced = self.options.launcher.unenforced().filter(|_| asks);
+        unenforced.map(|why| format!("what it asks for is counted, but {why}")).into_iter().collect()
     }
 
     pub(super) fn cancel(

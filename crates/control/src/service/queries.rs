@@ -17,13 +17,16 @@ const WAIT_REASONS_MAX: usize = 1_000;
 
 impl Actor {
     pub(super) fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<api::DryRun, Error> {
-        let spec = JobSpec { after: self.settle_dependencies(&spec.after)?, ..spec.clone() };
+        let (after, queue) =
+            (self.settle_dependencies(&spec.after)?, self.engine.configuration().queue_for(&spec.queue));
+        let spec = JobSpec { after, queue, ..spec.clone() };
         Ok(self.dry_run_to_api(self.engine.dry_run(now, &spec)?))
     }
 
     pub(super) fn dry_run_sweep(&self, now: Timestamp, sweep: &SweepSpec) -> Result<api::DryRun, Error> {
         let after = self.settle_dependencies(&sweep.job.after)?;
-        let job = Arc::new(JobSpec { after, ..(*sweep.job).clone() });
+        let queue = self.engine.configuration().queue_for(&sweep.job.queue);
+        let job = Arc::new(JobSpec { after, queue, ..(*sweep.job).clone() });
         let sweep = SweepSpec { job, ..sweep.clone() };
         Ok(self.dry_run_to_api(self.engine.dry_run_sweep(now, &sweep)?))
     }
@@ -54,9 +57,12 @@ impl Actor {
                 ahead: 0,
                 waiting: self.engine.waiting_count(),
                 starts_by: None,
+                first_by: None,
+                notes: Vec::new(),
                 history: Vec::new(),
             },
         };
+        shown.notes = self.notes_on(&job.spec);
         shown.job = Some(id.to_string());
         shown.state = Some(views::state(record.state));
         shown.history = views::history_to_api(record);
@@ -122,6 +128,8 @@ fn explanation_to_api(explanation: &Explanation) -> api::Explanation {
         ahead: explanation.ahead,
         waiting: explanation.waiting,
         starts_by: explanation.starts_by.map(Time),
+        first_by: explanation.overdue.map(|overdue| api::FirstBy { at: Time(overdue.at), behind: overdue.behind }),
+        notes: Vec::new(),
         history: Vec::new(),
     }
 }

@@ -28,7 +28,14 @@ impl Actor {
                 queue.accelerators_wanted += if job.is_held_back() { 0 } else { devices };
             }
         }
-        api::QueueList { queues: queues.into_values().collect() }
+        let configuration = self.engine.configuration();
+        for (alias, queue) in &configuration.aliases {
+            if let Some(queue) = queues.get_mut(queue.as_str()) {
+                queue.aliases.push(alias.clone());
+            }
+        }
+        let default = configuration.default_queue.as_ref().map(ToString::to_string);
+        api::QueueList { queues: queues.into_values().collect(), default }
     }
 }
 
@@ -49,6 +56,7 @@ fn configured(QueueStanding { spec, share, accelerators }: &QueueStanding<'_>) -
 fn unconfigured(name: String) -> api::Queue {
     api::Queue {
         name,
+        aliases: Vec::new(),
         parent: None,
         weight: None,
         quota: BTreeMap::new(),

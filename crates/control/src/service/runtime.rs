@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gangline_base::{JobId, NodeName, Timestamp};
 
-use super::reports::Rate;
+use super::reports::Pace;
 use super::slowness::Stretch;
 
 /// The runtime of each job's live attempt. It is made when something of it is first known, and forgotten when
@@ -15,7 +15,7 @@ pub(super) struct Runtimes(BTreeMap<JobId, AttemptRuntime>);
 /// A live attempt.
 #[derive(Default)]
 pub(super) struct AttemptRuntime {
-    pub(super) rate: Rate,
+    pub(super) pace: Pace,
     pub(super) stretch: Option<Stretch>,
     /// The node of a straggler that was found in two consecutive stretches.
     pub(super) evicted: Option<String>,

@@ -22,7 +22,9 @@ impl Actor {
         batch: &mut Batch,
     ) -> Result<api::SweepSubmitted, Error> {
         let after = self.settle_dependencies(&sweep.job.after)?;
-        Arc::make_mut(&mut sweep.job).after = after;
+        let job = Arc::make_mut(&mut sweep.job);
+        job.after = after;
+        job.queue = self.engine.configuration().queue_for(&job.queue);
         self.refuse_if_full(sweep.stored_bytes(), batch)?;
         let id = SweepId(self.engine.next_job_id());
         let (shared, records) = SweepRecord::with_jobs(id, &sweep, now);
@@ -32,6 +34,7 @@ impl Actor {
             name: sweep.job.name.clone(),
             queue: sweep.job.queue.to_string(),
             jobs: jobs.iter().map(JobId::to_string).collect(),
+            notes: self.notes_on(&sweep.job),
         };
         self.records.extend(records.into_iter().map(|record| (record.id, record)));
         match self.apply(now, Event::SweepSubmitted(Arc::new(sweep)), batch) {

@@ -7,6 +7,7 @@
 mod bijection;
 mod mix;
 mod mixture;
+mod packing;
 mod slice;
 mod split;
 
@@ -15,6 +16,7 @@ use std::num::NonZeroU32;
 use bijection::Bijection;
 use mix::mix;
 pub use mixture::{Mixture, MixtureError, Place, SOURCES_MAX, Stage};
+pub use packing::{Chunk, PACKING_VERSION, Packed, WINDOW_DOCUMENTS, pack};
 pub use slice::{loss_weight, rows_of};
 pub use split::{HeldOut, Part, Split};
 

@@ -96,17 +96,20 @@ impl Layout {
 }
 
 impl Ends {
-    /// The documents' lengths in tokens.
-    pub(crate) fn lengths(&self) -> Box<dyn Iterator<Item = u64> + '_> {
+    /// The documents' lengths in tokens, from one of them on.
+    pub(crate) fn lengths_from(&self, first: usize) -> Box<dyn Iterator<Item = u64> + '_> {
         match self {
             Ends::Lengths(bytes) => {
                 // Negative lengths were refused when the index was read.
                 let length = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
-                Box::new(bytes.as_chunks().0.iter().map(length))
+                Box::new(bytes.as_chunks().0.iter().skip(first).map(length))
             }
             Ends::Offsets(bytes) => {
-                let ends = bytes.as_chunks().0.iter().map(|bytes: &[u8; 8]| u64::from_le_bytes(*bytes));
-                Box::new(ends.scan(0_u64, |before, end| Some(end.saturating_sub(std::mem::replace(before, end)))))
+                let ends = bytes.as_chunks::<8>().0;
+                let begin = first.checked_sub(1).and_then(|before| ends.get(before));
+                let begin = begin.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+                let ends = ends.iter().skip(first).map(|bytes| u64::from_le_bytes(*bytes));
+                Box::new(ends.scan(begin, |before, end| Some(end.saturating_sub(std::mem::replace(before, end)))))
             }
         }
     }
@@ -161,10 +164,11 @@ mod tests {
 
     #[test]
     fn both_kinds_of_ends_give_lengths() {
-        let offsets = [3_u64, 3, 10].iter().flat_map(|end| end.to_le_bytes()).collect();
-        assert_eq!(Ends::Offsets(offsets).lengths().collect::<Vec<_>>(), [3, 0, 7]);
+        let offsets: Vec<u8> = [3_u64, 3, 10].iter().flat_map(|end| end.to_le_bytes()).collect();
+        assert_eq!(Ends::Offsets(offsets.clone()).lengths_from(0).collect::<Vec<_>>(), [3, 0, 7]);
+        assert_eq!(Ends::Offsets(offsets).lengths_from(2).collect::<Vec<_>>(), [7]);
         let lengths = [3_u32, 7].iter().flat_map(|end| end.to_le_bytes()).collect();
         let lengths = Ends::Lengths(lengths);
-        assert_eq!((lengths.lengths().collect::<Vec<_>>(), lengths.count()), (vec![3, 7], 2));
+        assert_eq!((lengths.lengths_from(0).collect::<Vec<_>>(), lengths.count()), (vec![3, 7], 2));
     }
 }

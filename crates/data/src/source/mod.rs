@@ -14,11 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::copied::{DAMAGED, Fetched};
 use crate::error::Error;
+use crate::sealed::BLOCK_BYTES;
 use crate::token_type::{TokenType, Width};
 use layout::{FILES_MAX, Layout};
 use mapped::Mapped;
-use native::BLOCK_BYTES;
 
 /// Bytes of a file's beginning and of its end that are taken into a source's id.
 const ID_BYTES: usize = 4_096;
@@ -48,6 +49,8 @@ pub struct Source {
     id: [u8; 16],
     /// The blocks whose checksum was right, a bit each.
     verified: Vec<Vec<AtomicU64>>,
+    /// The copies that it is read from.
+    cached: Option<Fetched>,
 }
 
 impl Source {
@@ -64,6 +67,21 @@ impl Source {
         Ok(Source::assemble(path.to_owned(), format, layout))
     }
 
+    /// Opens what is in the cache. Blocks of formats without checksums have those of the bytes that were fetched.
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub fn open_fetched(fetched: Fetched, data_type: Option<TokenType>) -> Result<Source, Error> {
+        let mut source = Source::open(&fetched.path, data_type)?;
+        if source.layout.sums.is_empty() {
+            let sums = source.layout.files.iter().map(|file| fetched.copy(file.path()).map(|copy| copy.sums.clone()));
+            source.layout.sums = sums.collect::<Option<_>>().expect("the files of a dataset are its copies");
+            source.verified = unverified(&source.layout);
+        }
+        source.cached = Some(fetched);
+        Ok(source)
+    }
+
     /// Tokens that are in memory, little-endian; `name` is for messages.
     ///
     /// # Errors
@@ -78,9 +96,8 @@ impl Source {
 
     fn assemble(path: PathBuf, format: Format, layout: Layout) -> Source {
         let id = id(&layout);
-        let words = |sums: &Vec<u64>| (0..sums.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let verified = layout.sums.iter().map(words).collect();
-        Source { path, format, layout, id, verified }
+        let verified = unverified(&layout);
+        Source { path, format, layout, id, verified, cached: None }
     }
 
     /// Where it lies.
@@ -122,8 +139,21 @@ impl Source {
 
     /// The documents' lengths in tokens, in the stream's order; none if the format doesn't say.
     pub fn document_lengths(&self) -> impl Iterator<Item = u64> + '_ {
+        self.document_lengths_from(0)
+    }
+
+    /// The same, from a document on.
+    pub(crate) fn document_lengths_from(&self, first: u64) -> impl Iterator<Item = u64> + '_ {
         let ends = if self.documents().is_some() { self.layout.ends.as_slice() } else { &[] };
-        ends.iter().flat_map(layout::Ends::lengths)
+        let (mut file, mut first) = (0, first);
+        while ends.get(file).is_some_and(|ends| ends.count() <= first) {
+            first -= ends[file].count();
+            file += 1;
+        }
+        let first = usize::try_from(first).unwrap_or(usize::MAX);
+        let here = ends.get(file).map(|ends| ends.lengths_from(first));
+        let behind = ends.get(file + 1..).unwrap_or_default();
+        here.into_iter().flatten().chain(behind.iter().flat_map(|ends| ends.lengths_from(0)))
     }
 
     /// Whether its blocks have checksums.
@@ -248,6 +278,10 @@ impl Source {
         if xxh3_64(bytes) == self.layout.sums[file][block] {
             return Ok(());
         }
+        if let Some(copy) = self.cached.as_ref().and_then(|fetched| fetched.copy(mapped.path())) {
+            copy.quarantine();
+            return Err(Error::malformed(mapped.path(), start, DAMAGED));
+        }
         let problem = format!(
             "the block of {} bytes has another checksum than its manifest says: copy the file again",
             bytes.len()
@@ -264,6 +298,12 @@ impl std::fmt::Debug for Source {
             .field("tokens", &self.tokens())
             .finish()
     }
+}
+
+/// No block is known to be right.
+fn unverified(layout: &Layout) -> Vec<Vec<AtomicU64>> {
+    let words = |sums: &Vec<u64>| (0..sums.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+    layout.sums.iter().map(words).collect()
 }
 
 fn sized(tokens: u64) -> usize {

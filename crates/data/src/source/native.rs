@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Error;
+use crate::sealed::{self, BLOCK_BYTES, hex};
 use crate::source::flat::check_ends;
 use crate::source::layout::{Ends, FILES_MAX, Layout};
 use crate::source::mapped::Mapped;
@@ -19,16 +20,6 @@ pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const FORMAT: &str = "gangline-tokens";
 /// The version of the format that is written, and the only one that is read.
 pub(crate) const VERSION: u32 = 1;
-/// Bytes that have a checksum together.
-pub(crate) const BLOCK_BYTES: usize = 1 << 20;
-
-/// A manifest as it is stored: its content, and the checksum of the content's JSON.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Sealed {
-    content: Manifest,
-    xxh3: String,
-}
 
 /// What the folder holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,30 +48,24 @@ pub(crate) struct Described {
 impl Manifest {
     /// The text of the manifest, with its checksum.
     pub(crate) fn seal(&self) -> Vec<u8> {
-        let sealed = Sealed { content: self.clone(), xxh3: self.sum() };
-        serde_json::to_vec(&sealed).expect("a manifest has string keys and plain values")
-    }
-
-    fn sum(&self) -> String {
-        hex(xxh3_64(&serde_json::to_vec(self).expect("a manifest has string keys and plain values")))
+        sealed::seal(self)
     }
 }
 
 /// Parses a manifest and checks it against its own checksum.
 pub(crate) fn parse(path: &Path, text: &[u8]) -> Result<Manifest, Error> {
     let bad = |problem: String| Err(Error::malformed(path, 0, problem));
-    let sealed: Sealed = match serde_json::from_slice(text) {
-        Ok(sealed) => sealed,
+    let (content, is_intact): (Manifest, bool) = match sealed::unseal(text) {
+        Ok(unsealed) => unsealed,
         Err(error) => return bad(format!("no manifest of tokens: {error}")),
     };
-    let Sealed { content, xxh3 } = sealed;
     if content.format != FORMAT || content.version != VERSION {
         return bad(format!(
             "{} version {} is unknown here; there is {FORMAT} version {VERSION}",
             content.format, content.version
         ));
     }
-    if content.sum() != xxh3 {
+    if !is_intact {
         return bad("the manifest was changed: its checksum differs; make the data again, or copy it again".to_owned());
     }
     if content.files.len() > FILES_MAX {
@@ -149,10 +134,6 @@ pub(crate) fn tokens_name(number: usize) -> String {
 /// The name of the file with its documents' ends.
 pub(crate) fn documents_name(number: usize) -> String {
     format!("documents-{number:05}.u64")
-}
-
-pub(crate) fn hex(sum: u64) -> String {
-    format!("{sum:016x}")
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::fence::{Killed, kill_attempt};
 use super::spec::{LOG_FILE, SPEC_FILE, has_started_any, last_words, write_spec};
 use super::{LaunchError, Launcher, Presence};
+use crate::cgroup::unenforced;
 use crate::process::{Identity, as_pid};
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::{UNABLE_CODE, recorded_in};
@@ -34,6 +35,8 @@ pub struct LocalLauncher {
     unable: Mutex<BTreeSet<PathBuf>>,
     /// Killed processes that aren't gone yet, by the attempt's folder.
     fenced: Mutex<BTreeMap<PathBuf, Vec<Killed>>>,
+    /// Why supervisors can't hold their ranks to limits, if they can't.
+    unenforced: Option<String>,
 }
 
 impl LocalLauncher {
@@ -47,6 +50,7 @@ impl LocalLauncher {
             children: Mutex::default(),
             unable: Mutex::default(),
             fenced: Mutex::default(),
+            unenforced: unenforced(),
         }
     }
 
@@ -104,6 +108,10 @@ impl LocalLauncher {
 impl Launcher for LocalLauncher {
     fn launch(&self, gang: &[SupervisorSpec]) -> Vec<Result<(), LaunchError>> {
         gang.iter().map(|spec| self.launch_one(spec)).collect()
+    }
+
+    fn unenforced(&self) -> Option<&str> {
+        self.unenforced.as_deref()
     }
 
     fn presence(&self, folder: &Path) -> Result<Presence, LaunchError> {

@@ -54,6 +54,12 @@ pub trait Launcher: Send + Sync {
         false
     }
 
+    /// Returns why what a job asks for in `memory` and `cpus` is only counted where it runs; none if its
+    /// processes are held to it, or if that is for the launcher's own system to do.
+    fn unenforced(&self) -> Option<&str> {
+        None
+    }
+
     /// Returns the current nodes if the launcher's own system knows them; none if the configuration lists
     /// them. Called periodically.
     ///

@@ -2,8 +2,10 @@
 //! program's own stacks where py-spy or gdb are installed. All of it is bounded, and nothing waits for a
 //! process that doesn't respond.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use crate::program::{self, Limits};
 /// Maximum numbers of processes and threads that are examined.
 const PROCESSES_MAX: usize = 32;
 const THREADS_MAX: usize = 32;
+/// Maximum number of folders that are searched for tools.
+const FOLDERS_MAX: usize = 64;
 /// Limits of a tool for one process.
 const TOOL_LIMITS: Limits = Limits { time: Duration::from_secs(4), output: 64 << 10, errors: 0 };
 
@@ -82,18 +86,39 @@ fn threads(pid: u32) -> String {
     lines.collect()
 }
 
-/// Returns the output of py-spy or gdb for a process, whichever is installed.
+/// Returns the output of py-spy or gdb for a process, whichever is installed: in the environment of the
+/// process, such as a virtual environment, or on this node.
 fn own_stacks(pid: u32) -> String {
+    let path = path_of(pid);
     let pid = pid.to_string();
     let tools: [(&str, &[&str]); 2] = [
         ("py-spy", &["dump", "--nonblocking", "--pid", &pid]),
         ("gdb", &["-p", &pid, "-batch", "-nx", "-ex", "thread apply all bt 24"]),
     ];
-    tools.iter().find_map(|(tool, arguments)| run(tool, arguments)).unwrap_or_default()
+    tools.iter().find_map(|(tool, arguments)| run(&found(tool, &path), arguments)).unwrap_or_default()
+}
+
+/// Returns the folders in which a process finds programs, those of its virtual environment first.
+fn path_of(pid: u32) -> Vec<PathBuf> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let value = |name: &str| {
+        let mut variables = environment.split(|byte| *byte == 0);
+        variables.find_map(|variable| Some(OsStr::from_bytes(variable.strip_prefix(name.as_bytes())?).to_owned()))
+    };
+    let own = value("VIRTUAL_ENV=").map(|folder| PathBuf::from(folder).join("bin"));
+    let path = value("PATH=").unwrap_or_default();
+    let folders = path.as_bytes().split(|byte| *byte == b':').map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
+    own.into_iter().chain(folders).take(FOLDERS_MAX).collect()
+}
+
+/// Returns a tool in one of these folders, or its bare name if it is in none.
+fn found(tool: &str, path: &[PathBuf]) -> PathBuf {
+    let mut places = path.iter().filter(|folder| folder.is_absolute()).map(|folder| folder.join(tool));
+    places.find(|place| place.is_file()).unwrap_or_else(|| PathBuf::from(tool))
 }
 
 /// Runs a tool for a bounded time; none if it isn't installed or prints nothing.
-fn run(tool: &str, arguments: &[&str]) -> Option<String> {
+fn run(tool: &Path, arguments: &[&str]) -> Option<String> {
     let ran = program::run(Command::new(tool).args(arguments), Vec::new(), TOOL_LIMITS).ok()?;
     // Output from before a time-out is useful too.
     let text = String::from_utf8_lossy(&ran.output).into_owned();
@@ -166,6 +191,6 @@ mod tests {
             child.wait().expect("it can be reaped");
         }
         assert!(worked >= Duration::from_millis(50) && slept < Duration::from_millis(50), "{worked:?} {slept:?}");
-        assert_eq!(run("no-such-tool", &[]), None);
+        assert_eq!(run(Path::new("no-such-tool"), &[]), None);
     }
 }

@@ -33,6 +33,16 @@ impl Reservation {
         Reservation { job, at, spare }
     }
 
+    /// Returns the reserved nodes.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.spare.iter().map(|(node, _)| *node)
+    }
+
+    /// Reports whether it has enough nodes for the gang; it has too few if more are closed than may be.
+    pub(crate) fn is_for(&self, gang: &GangShape) -> bool {
+        u32::try_from(self.spare.len()).is_ok_and(|nodes| nodes >= gang.nodes.get())
+    }
+
     /// Returns a node's index among the reserved nodes.
     fn place_of(&self, node: NodeId) -> Option<usize> {
         self.spare.binary_search_by_key(&node, |(node, _)| *node).ok()

@@ -5,71 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{
-    AcceleratorKind, Bytes, DeviceLayout, Flavour, GangShape, JobSpec, Level, NodeId, NodeName, PoolName, Timestamp,
-};
+use gangline_base::{AcceleratorKind, Bytes, GangShape, JobSpec, Level, NodeId, NodeName, Timestamp};
 
+use crate::placement::capacity::NodeSpec;
 use crate::placement::condition::{NodeCondition, NodeStatus};
 use crate::placement::fabric::Fabric;
 use crate::placement::flavour::{ByFlavour, OfFlavour};
 use crate::placement::health::HealthPolicy;
 use crate::placement::spare_nodes::{Unheld, is_ordinary};
-use crate::placement::topology::{Location, Topology};
+use crate::placement::topology::Topology;
 use crate::queueing::{MIB_BITS, Resource};
 use crate::refusal::{DomainFit, Fit, Refusal};
 use crate::{Configuration, Share, placement};
-
-/// A node as it joins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeSpec {
-    /// Its name, unique in the cluster.
-    pub name: NodeName,
-    /// Its capacity for jobs.
-    pub capacity: NodeCapacity,
-    /// Its network location, as far as known.
-    pub location: Location,
-    /// How its accelerators are connected, as far as known.
-    pub layout: DeviceLayout,
-}
-
-/// A node's capacity for jobs.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NodeCapacity {
-    /// The pool it belongs to.
-    pub pool: PoolName,
-    /// The type of its accelerators.
-    pub accelerator: AcceleratorKind,
-    /// The number of accelerators, numbered from 0.
-    pub accelerators: u32,
-    /// CPU cores.
-    pub cpus: u32,
-    /// Memory.
-    pub memory: Bytes,
-}
-
-impl NodeCapacity {
-    /// Returns the flavour of its accelerators.
-    #[must_use]
-    pub fn flavour(&self) -> Flavour {
-        Flavour { accelerator: self.accelerator.clone(), pool: self.pool.clone() }
-    }
-
-    /// Reports whether the node has the gang's kind of accelerator and is in its pool.
-    pub(crate) fn is_for(&self, gang: &GangShape) -> bool {
-        self.accelerator == gang.accelerator && self.pool == gang.pool
-    }
-
-    pub(crate) fn can_hold_share_of(&self, gang: &GangShape) -> bool {
-        self.has_enough_for_share_of(gang) && self.is_for(gang)
-    }
-
-    /// Checks capacity only, for a node already known to have the gang's flavour.
-    fn has_enough_for_share_of(&self, gang: &GangShape) -> bool {
-        self.accelerators >= gang.accelerators_per_node.get()
-            && self.cpus >= gang.cpus_per_node
-            && self.memory >= gang.memory_per_node
-    }
-}
 
 /// A node and its free resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,9 +39,9 @@ pub struct Node {
     pub free: BTreeSet<u32>,
     /// Accelerators set aside for external usage.
     pub(crate) aside: BTreeSet<u32>,
-    /// Free CPU cores.
+    /// Free CPU cores, of [`NodeCapacity::shared_cpus`].
     pub free_cpus: u32,
-    /// Free memory.
+    /// Free memory, of [`NodeCapacity::shared_memory`].
     pub free_memory: Bytes,
     /// CPU cores that jobs hold; may exceed the capacity if the node came back smaller.
     held_cpus: u32,
@@ -105,7 +52,7 @@ pub struct Node {
 impl Node {
     fn new(id: NodeId, spec: NodeSpec, condition: NodeCondition) -> Self {
         let free = (0..spec.capacity.accelerators).collect();
-        let (free_cpus, free_memory) = (spec.capacity.cpus, spec.capacity.memory);
+        let (free_cpus, free_memory) = (spec.capacity.shared_cpus(), spec.capacity.shared_memory());
         let (held_cpus, held_memory) = (0, Bytes(0));
         let (status, grade) = (condition.status(Timestamp::EPOCH, None), 0);
         Node {
@@ -143,8 +90,8 @@ impl Node {
     /// Recomputes what is free, after any change to the inputs.
     pub(crate) fn count_free(&mut self) {
         let (capacity, outside) = (&self.spec.capacity, self.condition.outside);
-        self.free_cpus = capacity.cpus.saturating_sub(self.held_cpus).saturating_sub(outside.cpus);
-        let memory = capacity.memory.0.saturating_sub(self.held_memory.0).saturating_sub(outside.memory.0);
+        self.free_cpus = capacity.shared_cpus().saturating_sub(self.held_cpus).saturating_sub(outside.cpus);
+        let memory = capacity.shared_memory().0.saturating_sub(self.held_memory.0).saturating_sub(outside.memory.0);
         self.free_memory = Bytes(memory);
         self.set_aside();
     }

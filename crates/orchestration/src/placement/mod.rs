@@ -12,6 +12,7 @@
 
 mod affinity;
 mod backfill;
+mod capacity;
 mod cluster;
 #[cfg(test)]
 mod cluster_tests;
@@ -23,6 +24,7 @@ mod fabric_tests;
 mod flavour;
 mod gang;
 mod health;
+mod lead;
 mod locality;
 mod outlook;
 mod reservations;
@@ -31,7 +33,8 @@ mod topology;
 #[cfg(test)]
 mod topology_tests;
 
-pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec};
+pub use capacity::{NodeCapacity, NodeSpec};
+pub use cluster::{Cluster, Node};
 pub use condition::{NodeCondition, NodeStatus};
 pub use external_usage::ExternalUsage;
 pub use fabric::{Closeness, Fabric, FabricKind, InvalidFabric};
@@ -45,6 +48,7 @@ pub(crate) use flavour::ByFlavour;
 pub(crate) use gang::Room;
 pub(crate) use gang::{check_segments, find_room, find_room_near, has_room, most_in_one, segment};
 pub(crate) use health::{RootFault, first_fault};
+pub(crate) use lead::{Lead, Leads};
 pub(crate) use locality::{Caches, Near};
 pub(crate) use outlook::Outlook;
 pub(crate) use reservations::check_reservations;

@@ -137,8 +137,8 @@ impl Outlook {
         let mut coming = held.iter();
         loop {
             let has_all = devices >= gang.accelerators_per_node.get()
-                && capacity.cpus.saturating_sub(cpus) >= gang.cpus_per_node
-                && capacity.memory.0.saturating_sub(memory) >= gang.memory_per_node.0;
+                && capacity.shared_cpus().saturating_sub(cpus) >= gang.cpus_per_node
+                && capacity.shared_memory().0.saturating_sub(memory) >= gang.memory_per_node.0;
             if has_all {
                 return at;
             }

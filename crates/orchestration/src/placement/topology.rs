@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use gangline_base::{GangShape, Level, NodeId, NodeName};
 
-use crate::placement::cluster::{FreePlace, Node, NodeCapacity, NodeSpec, with_free};
+use crate::placement::capacity::{NodeCapacity, NodeSpec};
+use crate::placement::cluster::{FreePlace, Node, with_free};
 use crate::placement::condition::NodeStatus;
 use crate::placement::flavour::{ByFlavour, OfFlavour};
 use crate::refusal::Refusal;

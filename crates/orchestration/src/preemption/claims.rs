@@ -30,15 +30,17 @@ impl Engine {
         job.claim.as_ref().filter(|claim| claim.victims.iter().any(leaves_for_it))
     }
 
-    /// Returns all live claims as reservations of their nodes.
+    /// Returns all live claims, and what is held for overdue jobs, as reservations of their nodes.
     pub(crate) fn live_claims(&self) -> Vec<Reservation> {
-        self.claimants.iter().filter_map(|claimant| self.claim_as_reservation(self.jobs.get(claimant)?)).collect()
+        let claims = self.claimants.iter().filter_map(|claimant| self.claim_as_reservation(self.jobs.get(claimant)?));
+        claims.chain(self.leads.held_beside(None).cloned()).collect()
     }
 
-    /// Returns the live claims of all other jobs.
+    /// Returns the live claims of all other jobs, and what is held for others that are overdue.
     pub(crate) fn claims_beside(&self, job: JobId) -> Vec<Reservation> {
         let others = self.claimants.iter().filter(|claimant| **claimant != job);
-        others.filter_map(|claimant| self.claim_as_reservation(self.jobs.get(claimant)?)).collect()
+        let claims = others.filter_map(|claimant| self.claim_as_reservation(self.jobs.get(claimant)?));
+        claims.chain(self.leads.held_beside(Some(job)).cloned()).collect()
     }
 
     fn claim_as_reservation(&self, job: &Job) -> Option<Reservation> {
@@ -61,11 +63,12 @@ impl Engine {
         Reservation::new(job.id, Some(claim.until), spare)
     }
 
-    /// Returns the nodes held by other jobs' live claims.
+    /// Returns the nodes held by other jobs' live claims, or for others that are overdue.
     pub(crate) fn claimed_nodes_beside(&self, job: JobId) -> BTreeSet<NodeId> {
         let others = self.claimants.iter().filter(|claimant| **claimant != job);
         let claims = others.filter_map(|claimant| self.live_claim(self.jobs.get(claimant)?));
-        claims.flat_map(|claim| claim.nodes.iter().copied()).collect()
+        let held = self.leads.held_beside(Some(job)).flat_map(Reservation::nodes);
+        claims.flat_map(|claim| claim.nodes.iter().copied()).chain(held).collect()
     }
 
     /// Starts jobs whose claims have come true before any other job can take the freed nodes. Each respects

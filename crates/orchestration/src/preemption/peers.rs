@@ -101,7 +101,7 @@ impl Engine {
     /// that peers have held for long.
     fn find_claim_on_equals(&self, now: Timestamp, job: &Job, hopeless: &mut Gangs) -> Claimed {
         let rules = self.configuration.preemption;
-        if self.has_room(now, job) {
+        if self.has_room(now, job) || self.leads.pauses_claims(&job.spec.gang) {
             return Ok(Vec::new());
         }
         if let Some(moved) = rules.consolidate.then(|| self.consolidate(now, job, hopeless)).flatten() {

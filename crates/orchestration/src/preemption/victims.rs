@@ -157,7 +157,8 @@ impl Engine {
     /// limiting queue holds less.
     pub(crate) fn is_sure_of(&self, now: Timestamp, leaf: QueueIndex) -> bool {
         let backs_off = |job: &Job| matches!(job.state, JobState::Queued { not_before, .. } if not_before > now);
-        self.first_in_line(leaf).all(|job| !backs_off(job) && self.live_claim(job).is_none())
+        !self.is_led_at_limit(leaf)
+            && self.first_in_line(leaf).all(|job| !backs_off(job) && self.live_claim(job).is_none())
     }
 
     fn rights<'a>(&self, leaf: QueueIndex, job: &'a Job) -> Option<Rights<'a>> {
@@ -171,7 +172,7 @@ impl Engine {
                 reclaiming.insert(queue, entitlement);
             }
         }
-        let has_lower = rules.by_priority && self.queues.runs_below(leaf, job.spec.priority);
+        let has_lower = self.lower(leaf, job, rules).next().is_some();
         let rights = Rights { reclaiming, ..Rights::none(leaf, job, rules) };
         (has_lower || !rights.reclaiming.is_empty()).then_some(rights)
     }
@@ -181,7 +182,7 @@ impl Engine {
     fn has_victims(&self, leaf: QueueIndex, job: JobId, known: &mut BTreeMap<Excess, bool>) -> bool {
         let Some(rights) = self.jobs.get(&job).and_then(|job| self.rights(leaf, job)) else { return false };
         let kind = &rights.job.spec.gang.accelerator;
-        let has_lower = rights.rules.by_priority && self.queues.runs_below(leaf, rights.job.spec.priority);
+        let has_lower = self.lower(leaf, rights.job, rights.rules).next().is_some();
         let parents = || rights.reclaiming.keys().filter_map(|queue| self.queues.parent(*queue));
         has_lower
             || parents().any(|parent| {
@@ -190,6 +191,17 @@ impl Engine {
                     self.queues.exceeding_below(parent, kind, above).next().is_some()
                 })
             })
+    }
+
+    /// Returns the running jobs of a leaf that a job may stop because its priority is higher.
+    fn lower<'a>(
+        &'a self,
+        leaf: QueueIndex,
+        job: &Job,
+        rules: PreemptionRules,
+    ) -> impl Iterator<Item = JobId> + use<'a> {
+        let lower = self.queues.running_below(leaf, job.spec.priority).filter(move |_| rules.by_priority);
+        lower.filter(|id| self.jobs.get(id).is_some_and(|job| job.led_at.is_none()))
     }
 
     fn entitlement(&self, queue: QueueIndex, kind: &AcceleratorKind) -> Entitlement {
@@ -216,6 +228,9 @@ impl Engine {
         let leaf = self.queues.leaf(&job.spec.queue);
         if let Some(claims) = self.find_recovery(now, leaf, job) {
             return Ok(claims);
+        }
+        if self.leads.pauses_claims(&job.spec.gang) {
+            return Ok(Vec::new());
         }
         self.rights(leaf, job).map_or(Ok(Vec::new()), |rights| self.claim_by(now, &rights))
     }
@@ -301,7 +316,7 @@ impl Engine {
         if leaf != rights.leaf {
             return self.queues.running(leaf).collect();
         }
-        let lower = self.queues.running_below(leaf, rights.job.spec.priority).filter(|_| rights.rules.by_priority);
+        let lower = self.lower(leaf, rights.job, rights.rules);
         let outrun = rights.shares_time.then(|| self.outrun(now, leaf, rights.job));
         lower.chain(outrun.into_iter().flatten()).collect()
     }

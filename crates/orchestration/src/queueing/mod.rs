@@ -2,7 +2,8 @@
 //!
 //! [`Queues`] is the tree of queues with what each holds, has used and requests. `rank` orders sibling queues
 //! by quota and fair share (`usage`), `pending` orders the jobs that wait in one queue and groups them by
-//! request, and `order` gives each job its turn from the run times that `estimate` has learned. `running` has
+//! request, `order` gives each job its turn from the run times that `estimate` has learned, and `ageing` knows who
+//! has waited longest. `running` has
 //! the jobs that hold devices, `entitlement` says what a queue may take back from others, and `preemptors`
 //! indexes the queues whose leading jobs may preempt. `rules` is what an administrator configures.
 //!
@@ -10,6 +11,7 @@
 //! which take values (a specification, a [`QueueKey`], a [`Run`]) and never the engine or its jobs. Imports
 //! nothing else of the crate.
 
+mod ageing;
 mod entitlement;
 mod estimate;
 mod order;
@@ -27,6 +29,7 @@ pub use queue::QueueStanding;
 pub use rules::QueueSpec;
 pub use usage::{Resource, Usage, Usages};
 
+pub(crate) use ageing::{Ageing, Wait};
 pub(crate) use entitlement::Entitlement;
 pub(crate) use estimate::Estimates;
 pub(crate) use order::{aged, least_left};

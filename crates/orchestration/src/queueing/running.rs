@@ -47,11 +47,6 @@ impl Queues {
         self.seek(leaf);
     }
 
-    /// Reports whether a job of lower priority runs in a leaf.
-    pub(crate) fn runs_below(&self, leaf: QueueIndex, priority: Priority) -> bool {
-        self.queues[leaf.0].running.first_key_value().is_some_and(|(lowest, _)| *lowest < priority)
-    }
-
     /// Returns the jobs that run in a leaf.
     pub(crate) fn running(&self, leaf: QueueIndex) -> impl Iterator<Item = JobId> + '_ {
         self.queues[leaf.0].running.values().flatten().map(|(_, job)| *job)

@@ -78,7 +78,11 @@ impl Engine {
     /// Returns the most nodes that its queues' limits allow a job, counting those it already holds.
     pub(crate) fn width_allowed(&self, job: &Job, held: u32) -> u32 {
         let gang = &job.spec.gang;
-        let left = self.queues.left_of(self.queues.leaf(&job.spec.queue), &gang.accelerator);
+        let leaf = self.queues.leaf(&job.spec.queue);
+        if self.leads_at_limit(leaf, gang).is_some() {
+            return held;
+        }
+        let left = self.queues.left_of(leaf, &gang.accelerator);
         left.map_or(u32::MAX, |left| held.saturating_add(left / gang.accelerators_per_node.get()))
     }
 

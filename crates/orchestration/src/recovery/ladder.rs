@@ -154,8 +154,14 @@ impl Engine {
         kept.shares.iter().all(has_room).then(|| {
             let candidates = u32::try_from(kept.shares.len()).unwrap_or(u32::MAX);
             let kept_since = Some(kept.since);
-            let reason =
-                PlaceReason { waited: Duration::ZERO, backfills: None, candidates, closeness: None, kept_since };
+            let reason = PlaceReason {
+                waited: Duration::ZERO,
+                backfills: None,
+                candidates,
+                closeness: None,
+                kept_since,
+                is_overdue: false,
+            };
             let attempt = AttemptNumber(job.attempts + 1);
             Decision::Place { job: job.id, attempt, shares: kept.shares.clone(), reason }
         })

@@ -90,7 +90,7 @@ impl Sources {
     fn live_jobs(&self) -> Result<Vec<(JobId, api::Job)>, gangline_store::db::Error> {
         let (mut jobs, mut before) = (Vec::new(), None);
         while jobs.len() < JOBS_MAX {
-            let page = self.views.jobs(Standing::Live, before, JOBS_PER_PAGE_MAX)?;
+            let page = self.views.jobs(&Standing::Live.into(), before, JOBS_PER_PAGE_MAX)?;
             jobs.extend(page.jobs);
             before = page.next;
             if before.is_none() {

@@ -143,6 +143,7 @@ fn options(
         journal,
         on_journal_failure: Default::default(),
         notice_source: None,
+        courier: None,
         timing: Timing::default(),
     }
 }

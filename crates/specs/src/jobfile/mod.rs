@@ -12,10 +12,12 @@
 mod after;
 mod change;
 mod datasets;
+mod draw;
 mod elastic;
 mod field;
 mod job;
 mod keys;
+mod notify;
 mod overrides;
 mod pins;
 mod problem;

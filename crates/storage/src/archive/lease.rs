@@ -156,7 +156,7 @@ impl<'a> Lease<'a> {
         let Some(fence) = &self.fence else { return Ok(self.link.put(&self.object, &text)?) };
         let mut state = self.link.state(&self.object)?;
         if let Some(State { bytes, .. }) = state {
-            let left = self.read(&Object { key: self.object.clone(), bytes, modified: Timestamp::EPOCH })?;
+            let left = self.read(&Object { key: self.object.clone(), bytes, modified: Timestamp::EPOCH, tag: None })?;
             left.and_then(|left| left.intent).map_or(Ok(()), |intent| intent.prevent(self.link))?;
             state = self.link.state(&self.object)?;
         }
@@ -173,7 +173,7 @@ impl<'a> Lease<'a> {
         }
         for _ in 0..TAKEOVER_TRIES_MAX {
             let Some(State { tag, bytes }) = self.link.state(object)? else { return Ok(()) };
-            let listed = Object { key: object.to_owned(), bytes, modified: Timestamp::EPOCH };
+            let listed = Object { key: object.to_owned(), bytes, modified: Timestamp::EPOCH, tag: None };
             let Some(record) = self.read(&listed)? else { return Ok(()) };
             if self.counts(&record, now) {
                 return Err(held(record));

@@ -8,20 +8,20 @@ use gangline_base::{
     Submitter, SweepId, Timestamp,
 };
 use gangline_orchestration::{
-    Decision, Entry, Event, Fate, FaultCause, NodeCapacity, NodeSpec, PlaceReason, RequeueReason, Share, ShareEnd,
-    StopReason,
+    Decision, Entry, Event, Fate, FaultCause, NodeCapacity, NodeSpec, RequeueReason, Share, ShareEnd, StopReason,
 };
 use serde::{Deserialize, Serialize};
 
 use super::change::{ChangeV1, DependencyV1};
 use super::claim::ClaimDecisionV1;
 use super::closed::ClosedAttempt;
+use super::place::PlaceV1;
 use super::remedy::RemedyV1;
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
 use super::standing::OutsideV1;
 use super::sweep::{MetricV1, MissedV1, SweepSpecV1};
-use super::topology::{ClosenessV1, LayoutV1, LocationV1};
+use super::topology::{LayoutV1, LocationV1};
 use super::{Error, VERSION, VERSION_SHARED, decode, encode};
 
 #[derive(Serialize, Deserialize)]
@@ -96,19 +96,7 @@ pub(super) enum EntryV1 {
         epoch: Epoch,
     },
     TimePassed,
-    Place {
-        job: JobId,
-        attempt: AttemptNumber,
-        shares: Vec<ShareV1>,
-        waited_ms: u64,
-        #[serde(default)]
-        backfills: Option<JobId>,
-        candidates: u32,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        closeness: Option<ClosenessV1>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        kept_since: Option<Timestamp>,
-    },
+    Place(PlaceV1),
     Claim(ClaimDecisionV1),
     Stop {
         job: JobId,
@@ -322,16 +310,7 @@ pub(super) fn event_to_disk(event: &Event) -> EntryV1 {
 
 fn decision_to_disk(decision: &Decision) -> EntryV1 {
     match decision.clone() {
-        Decision::Place { job, attempt, shares, reason } => EntryV1::Place {
-            job,
-            attempt,
-            shares: shares.iter().map(ShareV1::from).collect(),
-            waited_ms: millis(reason.waited),
-            backfills: reason.backfills,
-            candidates: reason.candidates,
-            closeness: reason.closeness.map(ClosenessV1::from),
-            kept_since: reason.kept_since,
-        },
+        Decision::Place { job, attempt, shares, reason } => EntryV1::Place(PlaceV1::new(job, attempt, &shares, reason)),
         Decision::Claim { job, claim, reason } => EntryV1::Claim(ClaimDecisionV1::new(job, claim, reason)),
         Decision::Stop { job, attempt, reason } => EntryV1::Stop { job, attempt, reason: StopV1::from(reason) },
         Decision::Requeue { job, attempt, not_before, reason } => {
@@ -370,12 +349,7 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::IdsSkipped { below } => Event::IdsSkipped { below },
         EntryV1::EpochBegan { epoch } => Event::EpochBegan { epoch },
         EntryV1::TimePassed => Event::TimePassed,
-        EntryV1::Place { job, attempt, shares, waited_ms, backfills, candidates, closeness, kept_since } => {
-            let shares = shares.into_iter().map(Share::from).collect();
-            let (waited, closeness) = (Duration::from_millis(waited_ms), closeness.map(Into::into));
-            let reason = PlaceReason { waited, backfills, candidates, closeness, kept_since };
-            return Ok(Entry::Decision(Decision::Place { job, attempt, shares, reason }));
-        }
+        EntryV1::Place(place) => return Ok(Entry::Decision(place.into())),
         EntryV1::Claim(claim) => return Ok(Entry::Decision(claim.into())),
         EntryV1::Stop { job, attempt, reason } => {
             return Ok(Entry::Decision(Decision::Stop { job, attempt, reason: reason.into() }));

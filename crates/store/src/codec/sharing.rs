@@ -21,6 +21,13 @@ pub(super) struct ConfigurationV1 {
     /// Missing in journals from before there was a choice, when the order was by age.
     #[serde(default)]
     order: OrderV1,
+    /// Missing in journals from before there was ageing, which replay without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ageing_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    default_queue: Option<QueueName>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    aliases: BTreeMap<String, QueueName>,
     /// Nano-dollars per accelerator-hour.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     prices: BTreeMap<String, Money>,
@@ -150,6 +157,9 @@ impl From<&Configuration> for ConfigurationV1 {
                 QueueOrder::Fifo => OrderV1::Fifo,
                 QueueOrder::ShortestExpected => OrderV1::ShortestExpected,
             },
+            ageing_ms: configuration.ageing.map(millis),
+            default_queue: configuration.default_queue.clone(),
+            aliases: configuration.aliases.clone(),
             prices: configuration.prices.iter().map(|(kind, price)| (kind.0.clone(), *price)).collect(),
             fabric: configuration.fabric.as_ref().map(FabricV1::from),
             health: configuration.health.map(Into::into),
@@ -176,6 +186,9 @@ impl From<ConfigurationV1> for Configuration {
                 OrderV1::Fifo => QueueOrder::Fifo,
                 OrderV1::ShortestExpected => QueueOrder::ShortestExpected,
             },
+            ageing: configuration.ageing_ms.map(Duration::from_millis),
+            default_queue: configuration.default_queue,
+            aliases: configuration.aliases,
             prices: configuration.prices.into_iter().map(|(kind, price)| (AcceleratorKind(kind), price)).collect(),
             fabric: configuration.fabric.map(Into::into),
             health: configuration.health.map(Into::into),

@@ -68,6 +68,9 @@ struct JobV1 {
     /// learned.
     #[serde(default, skip_serializing_if = "is_zero")]
     ran: u64,
+    /// Missing if it never led, as before there was ageing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    led_at: Option<Timestamp>,
     attempts: u32,
     faults: u32,
     faults_without_progress: u32,
@@ -210,6 +213,7 @@ impl JobV1 {
                 JobState::Allocated(attempt) => StateV1::Allocated(attempt.into()),
             },
             ran: nanos(job.ran),
+            led_at: job.led_at,
             attempts: job.attempts,
             faults: job.faults,
             faults_without_progress: job.faults_without_progress,
@@ -256,6 +260,7 @@ impl JobV1 {
                 StateV1::Allocated(attempt) => JobState::Allocated(attempt.into()),
             },
             ran: Duration::from_nanos(job.ran),
+            led_at: job.led_at,
             attempts: job.attempts,
             faults: job.faults,
             faults_without_progress: job.faults_without_progress,

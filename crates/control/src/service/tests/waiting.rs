@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use gangline_api::{self as api, JobState};
 use gangline_base::{Dependency, EndCondition, JobId, JobSpec, Priority, QueueName, Submitter};
-use gangline_execution::protocol::Outcome;
+use gangline_execution::protocol::{Outcome, Silence};
 use gangline_orchestration::{Configuration, Fate, JobChange, QueueOrder, QueueSpec, Refusal};
 
-use super::super::Error;
 use super::super::handle::Request;
+use super::super::{Error, Resumption};
+use super::world::submitted;
 use super::{Supervisor, World, spec};
 
 fn change(world: &mut World, job: u64, changes: &[JobChange]) -> Result<api::ChangeAnswer, Error> {
@@ -17,8 +18,9 @@ fn change(world: &mut World, job: u64, changes: &[JobChange]) -> Result<api::Cha
 }
 
 fn resume(world: &mut World, job: u64, changes: &[JobChange]) -> Result<api::Submitted, Error> {
-    let (job, changes) = (JobId(job), changes.to_vec());
-    world.ask(|reply| Request::Resume { job, changes, by: Submitter("bob".to_owned()), reply })
+    let by = Submitter("bob".to_owned());
+    let resumption = Resumption { origin: JobId(job), changes: changes.to_vec(), again: false, by };
+    world.ask(|reply| Request::Resume { resumption, reply })
 }
 
 fn after(job: u64, condition: EndCondition) -> JobSpec {
@@ -113,6 +115,72 @@ fn dependencies_on_ended_jobs_are_settled_at_once() {
 }
 
 #[test]
+fn a_job_that_names_no_queue_goes_to_the_default_queue() {
+    let mut world = World::new(&[("n1", 1)]);
+    let queue = |name: &str| QueueSpec {
+        name: QueueName::new(name).expect("a name"),
+        parent: None,
+        weight: std::num::NonZeroU32::MIN,
+        quota: Default::default(),
+        borrowing_limit: Default::default(),
+    };
+    let queues = vec![queue("research"), queue("batch")];
+    let configure = |world: &mut World, default: Option<&str>| {
+        let default_queue = default.map(|name| QueueName::new(name).expect("a name"));
+        let sharing = Configuration { queues: queues.clone(), default_queue, ..world.sharing.clone() };
+        world.ask(|reply| Request::Configure { sharing: Box::new(sharing), reply }).expect("it is sound")
+    };
+    let unnamed = || JobSpec { queue: QueueName::new("default").expect("a name"), ..spec("a", 1, 1) };
+    let queue_of = |answer: Result<api::Answer, Error>| answer.map(|answer| submitted(answer).queue);
+    configure(&mut world, None);
+    let refused = queue_of(submit(&mut world, unnamed()));
+    assert!(matches!(refused, Err(Error::Refused(Refusal::UnknownQueue { .. }))), "{refused:?}");
+    assert_eq!(configure(&mut world, Some("batch")), ["scheduling"]);
+    assert_eq!(queue_of(submit(&mut world, unnamed())), Ok("batch".to_owned()));
+    let dry = world.ask(|reply| Request::DryRun { spec: Box::new(unnamed()), reply });
+    assert!(matches!(dry, Ok(api::DryRun::WouldWait { .. })), "{dry:?}");
+    let list = world.ask(|reply| Request::Queues { reply }).expect("there are queues");
+    let of_batch = list.queues.iter().find(|queue| queue.name == "batch").expect("it is configured");
+    assert_eq!(
+        (list.default.as_deref(), of_batch.running.as_slice()),
+        (Some("batch"), ["job-1".to_owned()].as_slice())
+    );
+}
+
+#[test]
+fn what_is_only_counted_is_said_at_submit_and_in_explain() {
+    let mut world = World::new(&[("n1", 2)]);
+    let asking = || {
+        let mut asking = spec("a", 1, 1);
+        asking.gang.memory_per_node = gangline_base::Bytes(1 << 30);
+        asking
+    };
+    let note = "what it asks for is counted, but memory not enforced on these machines";
+    let answer = submit(&mut world, asking()).expect("undeclared memory is no limit");
+    assert_eq!(submitted(answer).notes, [note]);
+    assert_eq!(summary(&mut world, 1).notes, [note]);
+    let answer = submit(&mut world, spec("b", 1, 1)).expect("there is room");
+    assert_eq!(submitted(answer).notes, [] as [&str; 0]);
+}
+
+#[test]
+fn explain_tells_of_a_rank_without_progress_and_when_it_is_given_up() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch().remove(0), now);
+    supervisor.runs(now).tell(&mut world);
+    assert!(!summary(&mut world, 1).summary.contains("no progress"));
+    supervisor.report.silence = Some(Silence { rank: 0, silent_ms: 12_400, limit_ms: 40_000 });
+    supervisor.tell(&mut world);
+    let expected = "no progress of rank 0 for 12 s (measured); given up as hung after 40 s";
+    assert!(summary(&mut world, 1).summary.contains(expected), "{:?}", summary(&mut world, 1).summary);
+    supervisor.report.silence = None;
+    supervisor.tell(&mut world);
+    assert!(!summary(&mut world, 1).summary.contains("no progress"), "it goes on");
+}
+
+#[test]
 fn the_configuration_is_replaced_while_jobs_wait_and_survives_a_restart() {
     let mut world = World::new(&[("n1", 1)]);
     world.submit(spec("a", 1, 1));
@@ -177,4 +245,18 @@ fn a_resumed_job_is_a_new_one_with_the_same_program_and_checkpoints() {
     assert_eq!(world.launch()[0].checkpoint_dir, placed.checkpoint_dir);
     assert_eq!(world.stored(JobId(1)), ended, "the ended job stays as it was");
     assert_eq!(world.show(JobId(2)).origin.as_deref(), Some("job-1"));
+}
+
+#[test]
+fn a_job_that_succeeded_is_resumed_only_if_that_is_said() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("a", 1, 1));
+    let placed = world.launch().remove(0);
+    let now = world.now;
+    Supervisor::new(&placed, now).ends(now, Outcome::Succeeded).tell(&mut world);
+    assert_eq!(resume(&mut world, 1, &[]), Err(Error::Finished(JobId(1))));
+    let by = Submitter("bob".to_owned());
+    let resumption = Resumption { origin: JobId(1), changes: Vec::new(), again: true, by };
+    let again = world.ask(|reply| Request::Resume { resumption, reply });
+    assert_eq!(again.map(|submitted| submitted.job), Ok("job-2".to_owned()));
 }

@@ -152,6 +152,7 @@ impl Remote for Shelf {
                 key: key.clone(),
                 bytes: bytes.len() as u64,
                 modified: Timestamp::EPOCH,
+                tag: None,
             };
             Ok(inner.objects.iter().filter(|(key, _)| key.starts_with(prefix)).map(object).collect())
         })

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, Elastic, Epoch, GangShape, GpuSeconds, HangTimeout, JobId,
-    JobSpec, Launch, Level, Money, NodeId, PoolName, Priority, Program, QueueName, RecoveryPolicy, Segment, SpeedUp,
-    Step, Submitter, SweepId, Timestamp, TopologyRequest,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, Elastic, EmailAddress, Epoch, GangShape, GpuSeconds,
+    HangTimeout, JobId, JobSpec, Launch, Level, Money, NodeId, Notify, Occasion, PoolName, Priority, Program,
+    QueueName, RecoveryPolicy, Segment, SpeedUp, Step, Submitter, SweepId, Timestamp, TopologyRequest, WebhookUrl,
 };
 use gangline_orchestration::RestartCosts;
 use gangline_orchestration::{
@@ -97,6 +97,15 @@ impl Examples {
         TopologyRequest { require: self.maybe(Self::level), prefer: self.maybe(Self::level), segment }
     }
 
+    fn notify(&mut self) -> Notify {
+        if !self.has_network {
+            return Notify::default();
+        }
+        let webhook = self.maybe(|_| WebhookUrl::new("https://hooks.example.org/a/b?c=d").expect("a URL"));
+        let email = self.maybe(|_| EmailAddress::new("me@example.org").expect("an address"));
+        Notify { webhook, email, on: Occasion::ALL.into_iter().filter(|_| self.below(2) == 0).collect() }
+    }
+
     fn amounts(&mut self) -> BTreeMap<AcceleratorKind, u32> {
         (0..self.below(3)).map(|number| (AcceleratorKind(format!("kind-{number}")), self.number())).collect()
     }
@@ -118,12 +127,24 @@ impl Examples {
             prices,
             half_life: self.duration(),
             order,
+            ageing: self.ageing(),
+            default_queue: if self.has_network { self.maybe(|_| queue_name()) } else { None },
+            aliases: self.aliases(),
             preemption: self.preemption_rules(),
             fabric: self.fabric(),
             health: self.health_policy(),
             reservations: self.reservations(),
             spares: self.spare_rules(),
         }
+    }
+
+    fn aliases(&mut self) -> BTreeMap<String, QueueName> {
+        let count = if self.has_network { self.below(3) } else { 0 };
+        (0..count).map(|number| (format!("partition={number}"), queue_name())).collect()
+    }
+
+    fn ageing(&mut self) -> Option<Duration> {
+        if self.has_network { self.maybe(Self::duration) } else { None }
     }
 
     fn health_policy(&mut self) -> Option<HealthPolicy> {
@@ -251,6 +272,7 @@ impl Examples {
             datasets: self.datasets().into_iter().collect(),
             pins: self.pins(),
             after: (0..self.below(3)).map(|_| self.dependency()).collect(),
+            notify: self.notify(),
             origin: self.maybe(|random| JobId(random.large())),
             submitter: Submitter(self.text()),
         }
@@ -319,6 +341,7 @@ impl Examples {
             candidates: self.number(),
             closeness: self.closeness(),
             kept_since: self.maybe(Self::time),
+            is_overdue: self.has_network && self.below(2) == 0,
         };
         let shares = (0..self.below(4)).map(|_| self.share()).collect();
         let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
@@ -415,6 +438,7 @@ impl Examples {
             turn: self.time(),
             state,
             ran: Duration::from_nanos(self.large()),
+            led_at: if self.has_network { self.maybe(Self::time) } else { None },
             attempts: self.number(),
             faults: self.number(),
             faults_without_progress: self.number(),

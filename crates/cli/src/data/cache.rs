@@ -1,0 +1,129 @@
+//! `gangline data warm` and `gangline data cache`: remote datasets on this node, fetched once for all programs.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use gangline_base::Bytes;
+use gangline_data::{Cache, CacheOptions, Fetched, THREADS};
+use serde_json::json;
+
+use super::{failure, progress};
+use crate::failure::Failure;
+use crate::output;
+
+/// Where the cache is, and what it may take.
+#[derive(Args)]
+pub(crate) struct Where {
+    /// The cache's folder [default: gangline/data in $XDG_CACHE_HOME, or ~/.cache]
+    #[arg(long, value_name = "FOLDER", env = "GANGLINE_DATA_CACHE")]
+    cache: Option<PathBuf>,
+    /// The most bytes of copies; those used longest ago make room [default: no limit]
+    #[arg(long, value_name = "BYTES", env = "GANGLINE_DATA_CACHE_LIMIT")]
+    cache_limit: Option<u64>,
+}
+
+#[derive(Args)]
+pub(crate) struct WarmArgs {
+    /// The dataset: s3://bucket/folder, or one object of it
+    url: String,
+    #[command(flatten)]
+    place: Where,
+    /// Ranges of 8 MiB that are asked for at a time
+    #[arg(long, value_name = "N", default_value_t = THREADS, value_parser = clap::value_parser!(u32).range(1..=256))]
+    connections: u32,
+    /// Compare all of it with its checksums
+    #[arg(long)]
+    verify: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct CacheArgs {
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Where {
+    fn open(&self, connections: u32) -> Result<Cache, Failure> {
+        let root = self.cache.clone().or_else(default_root).ok_or_else(|| {
+            Failure::local("failed to find a folder for the cache: HOME is not set", "say it with --cache")
+        })?;
+        // Other variables may hold bytes that aren't text.
+        let texts =
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let settings: BTreeMap<String, String> =
+            texts.filter(|(name, _)| name.starts_with("AWS_") || name == "HOME").collect();
+        let threads = NonZeroU32::new(connections).unwrap_or(NonZeroU32::MIN);
+        let options = CacheOptions { root, bytes_max: self.cache_limit, settings, threads };
+        Cache::open(options).map_err(|error| failure(&error))
+    }
+}
+
+fn default_root() -> Option<PathBuf> {
+    let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let caches = of("XDG_CACHE_HOME").or_else(|| Some(of("HOME")?.join(".cache")))?;
+    Some(caches.join("gangline/data"))
+}
+
+/// Brings a dataset into the cache that the environment says.
+pub(super) fn fetch(url: &Path) -> Result<Fetched, Failure> {
+    let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let place = Where {
+        cache: of("GANGLINE_DATA_CACHE").map(PathBuf::from),
+        cache_limit: of("GANGLINE_DATA_CACHE_LIMIT").and_then(|limit| limit.to_str()?.parse().ok()),
+    };
+    fetched(&place.open(THREADS)?, &url.to_string_lossy())
+}
+
+fn fetched(cache: &Cache, url: &str) -> Result<Fetched, Failure> {
+    let bar = progress(0);
+    let fetched = cache.fetch(url, &|there, bytes| {
+        bar.set_length(bytes);
+        bar.set_position(there);
+    });
+    bar.finish_and_clear();
+    fetched.map_err(|error| failure(&error))
+}
+
+pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
+    let fetched = fetched(&args.place.open(args.connections)?, &args.url)?;
+    if args.verify {
+        fetched.verify().map_err(|error| failure(&error))?;
+    }
+    let requests = fetched.requests;
+    if is_json {
+        return output::json(&json!({
+            "path": fetched.path,
+            "bytes": fetched.bytes,
+            "fetched_bytes": fetched.fetched,
+            "requests": { "get": requests.get, "head": requests.head, "list": requests.list },
+            "kind": "measured",
+        }));
+    }
+    output::say(&format!(
+        "{} in {}, {} of it fetched now by {} requests (measured)",
+        Bytes(fetched.bytes),
+        fetched.path.display(),
+        Bytes(fetched.fetched),
+        requests.get + requests.head + requests.list
+    ))
+}
+
+pub(crate) fn list(args: &CacheArgs, is_json: bool) -> Result<(), Failure> {
+    let holdings = args.place.open(THREADS)?.holdings().map_err(|error| failure(&error))?;
+    if is_json {
+        let rows = holdings
+            .iter()
+            .map(|one| json!({ "url": one.url, "bytes": one.bytes, "is_used": one.is_used, "requests": one.requests }));
+        return output::json(&rows.collect::<Vec<_>>());
+    }
+    if holdings.is_empty() {
+        return output::say("nothing is in the cache: `gangline data warm s3://bucket/folder` fetches a dataset");
+    }
+    let row = |one: &gangline_data::Holding| {
+        let used = if one.is_used { "in use" } else { "" };
+        vec![one.url.clone(), Bytes(one.bytes).to_string(), one.requests.to_string(), used.to_owned()]
+    };
+    output::print(&output::table(&["object", ">bytes", ">requests", ""], holdings.iter().map(row).collect()))
+}

@@ -1,0 +1,156 @@
+//! The cache of remote datasets, from a folder: fetched once, bounded, and never wrong. `crates/cli/tests/data.rs` has it from S3,
+//! among processes that are killed.
+
+#![expect(clippy::unwrap_used, reason = "what these tests set up themselves is there")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::thread;
+
+use gangline_data::{Cache, CacheOptions, Error, Fetched, Source, TokenType, Width};
+use tempfile::TempDir;
+
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Puts raw tokens into a dataset; returns its address.
+    fn put(&self, set: &str, name: &str, tokens: &[u16]) -> String {
+        fs::create_dir_all(self.path(set)).unwrap();
+        let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+        fs::write(self.path(set).join(name), bytes).unwrap();
+        format!("file://{}", self.path(set).display())
+    }
+
+    fn cache(&self, bytes_max: Option<u64>) -> Cache {
+        let threads = NonZeroU32::new(4).unwrap();
+        Cache::open(CacheOptions { root: self.path("cache"), bytes_max, settings: BTreeMap::new(), threads }).unwrap()
+    }
+
+    fn fetch(&self, url: &str) -> Result<Fetched, Error> {
+        self.cache(None).fetch(url, &|_, _| {})
+    }
+}
+
+fn tokens(source: &Source) -> Result<Vec<i64>, Error> {
+    let mut bytes = vec![0; usize::try_from(source.tokens()).unwrap() * 8];
+    source.copy(0..source.tokens(), Width::Int64, &mut bytes)?;
+    Ok(bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
+}
+
+#[test]
+fn a_dataset_is_fetched_once_and_is_the_data_that_it_is_where_it_lies() {
+    let place = Place::new();
+    place.put("set", "a.bin", &[1, 2, 3]);
+    let url = place.put("set", "b.bin", &(0..60_000).collect::<Vec<u16>>());
+    let fetched: Vec<Fetched> = thread::scope(|scope| {
+        let running: Vec<_> = (0..8).map(|_| scope.spawn(|| place.fetch(&url).unwrap())).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(fetched.iter().map(|one| one.fetched).sum::<u64>(), 120_006, "once for all");
+    let here = Source::open(&place.path("set"), Some(TokenType::Uint16)).unwrap();
+    let expected = tokens(&here).unwrap();
+    for fetched in fetched {
+        assert_eq!(fetched.bytes, 120_006);
+        let source = Source::open_fetched(fetched, Some(TokenType::Uint16)).unwrap();
+        assert_eq!((source.id(), tokens(&source).unwrap()), (here.id(), expected.clone()));
+        assert!(source.has_checksums() && !here.has_checksums());
+    }
+    let one = place.fetch(&format!("{url}/a.bin")).unwrap();
+    assert_eq!(fs::read(&one.path).unwrap(), [1, 0, 2, 0, 3, 0]);
+}
+
+#[test]
+fn a_changed_object_is_another_copy_and_a_missing_one_is_told() {
+    let place = Place::new();
+    let url = place.put("set", "a.bin", &[1, 2, 3]);
+    let before = Source::open_fetched(place.fetch(&format!("{url}/a.bin")).unwrap(), Some(TokenType::Uint16)).unwrap();
+    place.put("set", "a.bin", &[4, 5, 6]);
+    let after = Source::open_fetched(place.fetch(&format!("{url}/a.bin")).unwrap(), Some(TokenType::Uint16)).unwrap();
+    assert_eq!((tokens(&before).unwrap(), tokens(&after).unwrap()), (vec![1, 2, 3], vec![4, 5, 6]));
+    let error = place.fetch(&format!("{url}/none.bin")).unwrap_err().to_string();
+    assert!(error.contains("set/none.bin: there is no such object"), "{error}");
+    let error = place.fetch(&format!("file://{}", place.path("nothing").display())).unwrap_err().to_string();
+    assert!(error.contains("0 objects are there"), "{error}");
+    assert!(matches!(place.fetch("gopher://x/y.bin"), Err(Error::Remote { .. })));
+}
+
+#[test]
+fn every_flipped_bit_of_a_copy_is_found_before_it_is_given_and_the_object_is_fetched_anew() {
+    let place = Place::new();
+    let url = place.put("set", "a.bin", &(0..2_000).collect::<Vec<u16>>()) + "/a.bin";
+    for bit in (0..4_000 * 8).step_by(997) {
+        let fetched = place.fetch(&url).unwrap();
+        let mut bytes = fs::read(&fetched.path).unwrap();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        // In place, as a disk would do it.
+        fs::write(&fetched.path, &bytes).unwrap();
+        let source = Source::open_fetched(fetched, Some(TokenType::Uint16)).unwrap();
+        let error = tokens(&source).unwrap_err().to_string();
+        assert!(error.contains("a.bin at byte 0: the cache's copy was changed"), "{error}");
+        let again = place.fetch(&url).unwrap();
+        assert_eq!(again.fetched, 4_000);
+        again.verify().unwrap();
+    }
+}
+
+#[test]
+fn copies_used_longest_ago_make_room_and_those_in_use_do_not() {
+    let place = Place::new();
+    let url = |number: u16| place.put(&format!("set-{number}"), "a.bin", &[number; 500]) + "/a.bin";
+    let urls: Vec<String> = (0..4).map(url).collect();
+    let cache = place.cache(Some(2_500));
+    let fetch = |number: usize| cache.fetch(&urls[number], &|_, _| {});
+    let held = fetch(0).unwrap();
+    drop(fetch(1).unwrap());
+    // The first is used, the second not.
+    assert_eq!(fetch(2).unwrap().fetched, 1_000);
+    let there: Vec<(String, bool)> = cache.holdings().unwrap().into_iter().map(|one| (one.url, one.is_used)).collect();
+    assert_eq!(there, [(urls[0].clone(), true), (urls[2].clone(), false)]);
+    let other = fetch(3).unwrap();
+    let error = fetch(1).unwrap_err().to_string();
+    assert!(
+        error.contains("1000 bytes more don't fit the cache") && error.contains("2000 of it are in use"),
+        "{error}"
+    );
+    drop((held, other));
+    assert_eq!(fetch(1).unwrap().fetched, 1_000);
+    let bytes = |folder: PathBuf| -> u64 {
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+        files.filter(|file| file.path().extension().is_none()).map(|file| file.metadata().unwrap().len()).sum()
+    };
+    assert!(bytes(place.path("cache/objects")) <= 2_500);
+    let error = place.cache(Some(10)).fetch(&urls[0], &|_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("use cache_limit"), "{error}");
+}
+
+#[test]
+fn a_record_that_is_damaged_and_what_was_fetched_in_part_are_begun_anew() {
+    let place = Place::new();
+    let url = place.put("set", "a.bin", &[7; 1_000]) + "/a.bin";
+    let fetched = place.fetch(&url).unwrap();
+    drop(fetched);
+    let objects = place.path("cache/objects");
+    let record = fs::read_dir(&objects)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|end| end == "json"));
+    let record = record.unwrap();
+    let mut text = fs::read(&record).unwrap();
+    text[60] ^= 1;
+    fs::write(&record, text).unwrap();
+    fs::write(record.with_extension("partial"), [1; 3_000]).unwrap();
+    let again = place.fetch(&url).unwrap();
+    assert_eq!(again.fetched, 2_000);
+    again.verify().unwrap();
+    assert!(!record.with_extension("partial").exists());
+}
