@@ -151,7 +151,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     make_private(&folder)?;
     let path = config_path(&folder, args.config.as_ref());
     let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
-    let rules = alerts::rules_of(&folder, &config, path.as_deref())?;
+    let alert_setup = alerts::setup(&folder, &config, path.as_deref())?;
     let listening = Listening::choose(&folder, &config, path.as_deref(), &args.listen)?;
     let address = listening.address;
     let secrets = Secrets::open(&folder).map_err(|error| {
@@ -199,7 +199,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let read = reload::reader(folder.clone(), args.config.clone(), config);
     let reloading = Reloading { read, handle: service.handle() };
     let (series, series_handle) = start_series(&folder, &metrics);
-    let alerts = alerts::start(rules, [&folder, &journal_folder], &service, &series_handle);
+    let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &series_handle);
     let app = App {
         handle: service.handle(),
         views: service.views(),
