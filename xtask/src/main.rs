@@ -1,5 +1,5 @@
 //! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | deny |
-//! fuzz | python | wheels | soak | bench`.
+//! fuzz | python | wheels | dist | soak | bench`.
 //!
 //! What they share with the benchmarks is the library. Everything but benchmarks and what ships is built in the ci profile, so that dependencies are compiled once for building, linting and testing.
 //! All results go into cargo's target folder; only `bench NAME --write` writes into the tree, a page of docs/benchmarks.
@@ -10,6 +10,7 @@ mod bench;
 mod bundle;
 mod ci;
 mod deny;
+mod dist;
 mod emulated;
 mod fuzz;
 mod programs;
@@ -66,6 +67,8 @@ enum Command {
     },
     /// Builds the wheels for x86-64 and ARM and for glibc from 2.17 on, and judges them: two minutes each, so no part of the gate.
     Wheels,
+    /// Builds what others install, a static binary in a tarball and a Debian package, and tries the package in an empty root.
+    Dist(dist::Options),
     /// Kills, stops, fills and damages the product at random, and holds it to what it has answered (--help).
     Soak {
         /// How long, what, and from which seed.
@@ -107,6 +110,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Fuzz(options) => fuzz::fuzz(&options),
         Command::Python { wheel, filters } => python::python(wheel, &filters),
         Command::Wheels => wheels::wheels(),
+        Command::Dist(options) => dist::dist(&options),
         Command::Soak { options } => soak::soak(&options),
         Command::Bench { name, options } => bench::bench(name.as_deref(), &options),
     }

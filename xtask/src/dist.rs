@@ -1,0 +1,219 @@
+//! `dist`: what others install: a tarball with a static binary, and a Debian package of the same.
+//!
+//! The binary is linked against musl with zig's compiler, so that it asks nothing of the system but a kernel. The
+//! package is made by `dpkg-deb`, and tried in a folder with nothing else in it as a root. Takes some minutes, so it
+//! is no part of the gate.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+
+use crate::command::{output, root, run};
+use crate::environment::{self, Environment};
+use crate::tools::{self, Tool};
+use trial::try_package;
+
+mod trial;
+
+const PACKAGES: [&str; 2] = ["cargo-zigbuild>=0.20,<1", "ziglang>=0.14"];
+const DPKG: Tool = Tool { program: "dpkg-deb", package: "dpkg" };
+/// Rust's name of the processor and system, and Debian's of the processor.
+const TARGETS: [(&str, &str); 2] = [("x86_64-unknown-linux-musl", "amd64"), ("aarch64-unknown-linux-musl", "arm64")];
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What Debian runs once the files are there: makes the user, and has systemd read the unit.
+const AFTER_INSTALL: &str = "#!/bin/sh
+set -e
+if command -v systemd-sysusers >/dev/null; then systemd-sysusers gangline.conf; fi
+if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+";
+/// Files of the tree, and where a system has them.
+const FILES: [(&str, &str); 6] = [
+    ("packaging/gangline.service", "usr/lib/systemd/system/gangline.service"),
+    ("packaging/sysusers.conf", "usr/lib/sysusers.d/gangline.conf"),
+    ("packaging/gangline.toml", "etc/gangline/gangline.toml"),
+    ("LICENSE", "usr/share/doc/gangline/copyright"),
+    ("README.md", "usr/share/doc/gangline/README.md"),
+    ("CHANGELOG.md", "usr/share/doc/gangline/CHANGELOG.md"),
+];
+/// Where a system looks for each shell's completions.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/gangline"),
+    ("zsh", "usr/share/zsh/vendor-completions/_gangline"),
+    ("fish", "usr/share/fish/vendor_completions.d/gangline.fish"),
+];
+
+/// Options of `dist`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Also builds for 64-bit ARM; that binary isn't tried.
+    #[arg(long)]
+    arm: bool,
+}
+
+/// Builds the tarballs and packages into `target/dist/` and tries those that run here.
+///
+/// # Errors
+/// When one doesn't build, isn't static, or doesn't work in an empty root.
+pub(crate) fn dist(options: &Options) -> anyhow::Result<bool> {
+    tools::ensure(&[&DPKG], tools::is_ci())?;
+    let target = environment::target()?;
+    let environment = Environment::open(&target, "dist-venv")?;
+    environment.install("dist", &PACKAGES)?;
+    let folder = target.join("dist");
+    let _ = fs::remove_dir_all(&folder);
+    let native = build(&environment, &target, TARGETS[0].0)?;
+    for (index, (name, processor)) in TARGETS.into_iter().enumerate() {
+        if index > 0 && !options.arm {
+            println!("left out: {name}; --arm builds it");
+            continue;
+        }
+        let binary = if index == 0 { native.clone() } else { build(&environment, &target, name)? };
+        let system = folder.join(format!("gangline_{VERSION}_{processor}"));
+        lay_out(&system, &binary, &native)?;
+        let tarball = tarball(&system, &folder.join(format!("gangline-{VERSION}-{name}.tar.gz")))?;
+        let package = package(&system, processor)?;
+        if index == 0 {
+            try_package(&package, &folder.join("trial"))?;
+        }
+        for file in [tarball, package] {
+            let sum = output(Command::new("sha256sum").arg(&file))?;
+            println!("{}  {} bytes", sum.trim(), fs::metadata(&file)?.len());
+        }
+    }
+    Ok(true)
+}
+
+/// Builds the static binary for a processor; its path.
+fn build(environment: &Environment, target: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    run(Command::new("rustup").args(["target", "add", name]))?;
+    let programs = environment.programs();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(programs.clone()).chain(std::env::split_paths(&path)))?;
+    let mut build = Command::new(programs.join("cargo-zigbuild"));
+    build.args(["zigbuild", "--release", "--locked", "--package", "gangline-cli", "--target", name]);
+    run(build.env("CARGO_TARGET_DIR", target).env("PATH", path))?;
+    let binary = target.join(name).join("release/gangline");
+    let headers = fs::read(&binary).with_context(|| format!("read {}", binary.display()))?;
+    ensure!(!asks_for_loader(&headers), "{} is linked dynamically", binary.display());
+    Ok(binary)
+}
+
+/// Reports whether an ELF file names a program to load it (a segment PT_INTERP, type 3), as dynamic ones do.
+///
+/// Source: the System V ABI, program header of 64-bit files (<https://refspecs.linuxfoundation.org/elf/gabi4+/ch5.pheader.html>).
+fn asks_for_loader(file: &[u8]) -> bool {
+    let number = |at: usize, size: usize| {
+        let bytes = file.get(at..at + size).unwrap_or_default();
+        bytes.iter().rev().fold(0_usize, |number, byte| number << 8 | usize::from(*byte))
+    };
+    let (begin, size, count) = (number(32, 8), number(54, 2), number(56, 2));
+    (0..count).any(|index| number(begin + index * size, 4) == 3)
+}
+
+/// Puts everything where a system has it, below `system`. `native` runs here and writes manual pages and completions.
+fn lay_out(system: &Path, binary: &Path, native: &Path) -> anyhow::Result<()> {
+    let root = root()?;
+    put(&fs::read(binary)?, &system.join("usr/bin/gangline"), 0o755)?;
+    for (from, to) in FILES {
+        put(&fs::read(root.join(from)).with_context(|| format!("read {from}"))?, &system.join(to), 0o644)?;
+    }
+    for (shell, to) in COMPLETIONS {
+        put(output(Command::new(native).args(["completions", shell]))?.as_bytes(), &system.join(to), 0o644)?;
+    }
+    let pages = system.join("usr/share/man/man1");
+    run(Command::new(native).arg("man-pages").arg(&pages))?;
+    for page in fs::read_dir(&pages)? {
+        // Debian's policy asks for compressed pages, without a time in them.
+        run(Command::new("gzip").args(["-9n"]).arg(page?.path()))?;
+    }
+    Ok(())
+}
+
+fn put(content: &[u8], to: &Path, mode: u32) -> anyhow::Result<()> {
+    fs::create_dir_all(to.parent().context("a path below the root")?)?;
+    fs::write(to, content).with_context(|| format!("write {}", to.display()))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
+
+/// Packs the system's files into a tarball, the same bytes for the same files; its path.
+fn tarball(system: &Path, to: &Path) -> anyhow::Result<PathBuf> {
+    let mut tar = Command::new("tar");
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "-czf"]).arg(to);
+    run(tar.arg("-C").arg(system).args(["usr", "etc"]).env("GZIP", "-9n"))?;
+    Ok(to.to_owned())
+}
+
+/// Makes the Debian package beside the system's folder; its path.
+fn package(system: &Path, processor: &str) -> anyhow::Result<PathBuf> {
+    let size = output(Command::new("du").args(["-sk", "--apparent-size"]).arg(system))?;
+    let size = size.split_whitespace().next().unwrap_or("0").to_owned();
+    let control = format!(
+        "Package: gangline\nVersion: {VERSION}\nArchitecture: {processor}\nSection: admin\nPriority: optional\n\
+         Maintainer: Gangline's developers <gangline@localhost>\nInstalled-Size: {size}\n\
+         Recommends: systemd\nSuggests: slurm-client, podman\n\
+         Description: control plane for LLM training\n \
+         Plans, schedules, runs, checkpoints, watches and accounts for training jobs, on one machine or on Slurm.\n"
+    );
+    let debian = system.join("DEBIAN");
+    put(control.as_bytes(), &debian.join("control"), 0o644)?;
+    put(b"/etc/gangline/gangline.toml\n", &debian.join("conffiles"), 0o644)?;
+    put(AFTER_INSTALL.as_bytes(), &debian.join("postinst"), 0o755)?;
+    let package = system.with_extension("deb");
+    let package = package.with_file_name(format!("gangline_{VERSION}_{processor}.deb"));
+    run(Command::new("dpkg-deb").args(["--build", "--root-owner-group"]).arg(system).arg(&package))?;
+    Ok(package)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dynamic_program_asks_for_a_loader() {
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(asks_for_loader(&own), "tests are linked against the system's libc");
+        assert!(!asks_for_loader(b"\x7fELF, cut off"));
+    }
+
+    #[test]
+    fn the_packaged_files_are_there() {
+        let root = root().unwrap();
+        for (from, _) in FILES {
+            assert!(root.join(from).is_file(), "{from}");
+        }
+    }
+
+    #[test]
+    fn systemd_accepts_the_unit_and_those_of_the_guide() {
+        let root = root().unwrap();
+        let guide = fs::read_to_string(root.join("docs/guides/deployment.md")).unwrap();
+        let folder = std::env::temp_dir().join(format!("gangline-units-{}", std::process::id()));
+        let unit = fs::read_to_string(root.join("packaging/gangline.service")).unwrap();
+        put_unit(&folder, "gangline.service", &unit);
+        for block in guide.split("<!-- unit ").skip(1) {
+            let (name, rest) = block.split_once(" -->\n```ini\n").expect("a name and a block");
+            put_unit(&folder, name, rest.split("```").next().unwrap());
+        }
+        let units: Vec<_> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(units.len(), 3, "the service, and the guide's backup and its timer");
+        match Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&units).output() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => println!("skipped: systemd isn't installed"),
+            said => {
+                let said = said.unwrap();
+                let told = String::from_utf8_lossy(&said.stderr).into_owned();
+                assert!(said.status.success() && !told.contains("gangline"), "{told}");
+            }
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// The user and the program needn't be here for a unit to be well-formed.
+    fn put_unit(folder: &Path, name: &str, unit: &str) {
+        let unit = unit.replace("/usr/bin/gangline", "/bin/true").replace("=gangline\n", "=root\n");
+        put(unit.as_bytes(), &folder.join(name), 0o644).unwrap();
+    }
+}
