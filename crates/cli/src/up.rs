@@ -158,8 +158,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         Failure::coded("G0502", format!("the secrets in {} can't be used: {error}", folder.display()), "")
     })?;
     let Chosen { launcher, has_nodes } = launcher::choose(&folder, &config, path.as_deref(), &args.launcher, address)?;
-    let price_per_hour = price(args)?;
-    let survey = has_nodes.then_some(SurveyOptions { price_per_hour });
+    let survey = has_nodes.then_some(SurveyOptions { price_per_hour: price(args)? });
     let mut nodes = if has_nodes { no_nodes(&config, args)? } else { nodes(&config, args)? };
     let mut sharing = config.sharing.clone();
     agree_on_prices(&mut nodes, &mut sharing.prices);
