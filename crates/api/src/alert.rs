@@ -109,7 +109,7 @@ pub struct SilenceRequest {
 pub struct AlertReceiver {
     /// Its name in the file of rules.
     pub name: String,
-    /// `webhook`, `slack`, `alertmanager` or `command`.
+    /// `webhook`, `slack`, `alertmanager`, `email` or `command`.
     pub kind: String,
     /// The least severity of which it is told.
     pub severity: String,

@@ -5,13 +5,18 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use gangline_api as api;
+use gangline_control::delivery::MailServer;
+use gangline_control::service::Service;
+use gangline_server::alerts as alerting;
 use gangline_specs::config::Config;
-use gangline_telemetry::alerts::Rules;
+use gangline_telemetry::alerts::{Rules, Way};
+use gangline_telemetry::series;
 use serde_json::json;
+use tracing::warn;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
-use crate::{Global, configuration, output};
+use crate::{Global, configuration, courier, output};
 
 /// Name of the file of alert rules in the data folder.
 const FILE: &str = "alerts.toml";
@@ -174,13 +179,52 @@ pub(crate) fn read(file: &Path) -> Result<Rules, Failure> {
     Rules::read(&text).map_err(|invalid| refused(invalid.to_string()))
 }
 
-/// Returns the rules of a control plane: those of the file that its configuration names, or else of the one in its data
+/// What alerts of a control plane need from its configuration.
+pub(crate) struct Setup {
+    rules: Rules,
+    mail: Option<MailServer>,
+}
+
+/// Reads the rules of a control plane: those of the file that its configuration names, or else of the one in its data
 /// folder, or else the built-in ones.
-pub(crate) fn rules_of(folder: &Path, config: &Config, config_path: Option<&Path>) -> Result<Rules, Failure> {
+///
+/// # Errors
+/// G0651 if they can't be read, or if somebody is to be mailed to without a mail server.
+pub(crate) fn setup(folder: &Path, config: &Config, config_path: Option<&Path>) -> Result<Setup, Failure> {
     let own = folder.join(FILE);
-    match config.alerts_file.as_deref().zip(config_path) {
-        Some((file, path)) => read(&configuration::beside(path, file)),
-        None if own.exists() => read(&own),
-        None => Ok(Rules::built_in()),
+    let rules = match config.alerts_file.as_deref().zip(config_path) {
+        Some((file, path)) => read(&configuration::beside(path, file))?,
+        None if own.exists() => read(&own)?,
+        None => Rules::built_in(),
+    };
+    let mail = config.smtp.as_ref().map(|smtp| courier::mail_server(smtp, config_path)).transpose()?;
+    let mailed = rules.receivers.iter().find(|receiver| matches!(receiver.way, Way::Email(_)));
+    if let Some(receiver) = mailed.filter(|_| mail.is_none()) {
+        let message =
+            format!("the receiver {:?} of alerts is mailed to, but no mail server is configured", receiver.name);
+        return Err(Failure::coded("G0651", message, "docs/reference/configuration.md describes the table [smtp]"));
     }
+    Ok(Setup { rules, mail })
+}
+
+/// Starts alerts. Without them everything else goes on.
+pub(crate) fn start(
+    setup: Setup,
+    [folder, journal_folder]: [&Path; 2],
+    service: &Service,
+    series: &series::Handle,
+) -> Option<alerting::Service> {
+    let options = alerting::Options {
+        rules: setup.rules,
+        mail: setup.mail,
+        folder: folder.to_owned(),
+        journal_folder: journal_folder.to_owned(),
+        handle: service.handle(),
+        views: service.views(),
+        series: series.clone(),
+        clock: output::now,
+    };
+    alerting::Service::start(options)
+        .map_err(|error| warn!(%error, "no thread for alerts: nobody is told of anything"))
+        .ok()
 }

@@ -19,7 +19,11 @@ pub(crate) fn start(smtp: Option<&Smtp>, path: Option<&Path>) -> Result<Courier,
     Courier::start(options).map_err(|error| refused(&format!("the mail server can't be used: {error}")))
 }
 
-fn mail_server(smtp: &Smtp, path: Option<&Path>) -> Result<MailServer, Failure> {
+/// Returns the mail server that the configuration names.
+///
+/// # Errors
+/// G0505 if the password's file can't be read.
+pub(crate) fn mail_server(smtp: &Smtp, path: Option<&Path>) -> Result<MailServer, Failure> {
     let login = smtp.login.as_ref().map(|(user, file)| {
         let file = path.map_or_else(|| file.into(), |path| beside(path, file));
         let read = std::fs::read_to_string(&file);

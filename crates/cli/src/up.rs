@@ -14,9 +14,8 @@ use gangline_execution::inventory::{Inventory, this_layout, this_machine};
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::NodeCapacity;
 use gangline_server::{self as server, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits, alerts as alerting};
-use gangline_specs::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
+use gangline_specs::config::{Config, MetricRetention, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_store::db::{self, Sequence};
-use gangline_telemetry::alerts::Rules;
 use gangline_telemetry::series;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -152,19 +151,19 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     make_private(&folder)?;
     let path = config_path(&folder, args.config.as_ref());
     let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
-    let rules = alerts::rules_of(&folder, &config, path.as_deref())?;
+    let alert_setup = alerts::setup(&folder, &config, path.as_deref())?;
     let listening = Listening::choose(&folder, &config, path.as_deref(), &args.listen)?;
     let address = listening.address;
     let secrets = Secrets::open(&folder).map_err(|error| {
         Failure::coded("G0502", format!("the secrets in {} can't be used: {error}", folder.display()), "")
     })?;
     let Chosen { launcher, has_nodes } = launcher::choose(&folder, &config, path.as_deref(), &args.launcher, address)?;
-    let price_per_hour = price(args)?;
-    let survey = has_nodes.then_some(SurveyOptions { price_per_hour });
+    let survey = has_nodes.then_some(SurveyOptions { price_per_hour: price(args)? });
     let mut nodes = if has_nodes { no_nodes(&config, args)? } else { nodes(&config, args)? };
     let mut sharing = config.sharing.clone();
     agree_on_prices(&mut nodes, &mut sharing.prices);
     let journal_folder = journal_folder(&folder, &config, args)?;
+    let metrics = config.retention.metrics;
     let options = Options {
         folder: folder.clone(),
         journal_folder: journal_folder.clone(),
@@ -198,8 +197,8 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let read = reload::reader(folder.clone(), args.config.clone(), config);
     let reloading = Reloading { read, handle: service.handle() };
-    let (series, series_handle) = start_series(&folder);
-    let alerts = start_alerts(rules, [&folder, &journal_folder], &service, &series_handle);
+    let (series, series_handle) = start_series(&folder, &metrics);
+    let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &series_handle);
     let app = App {
         handle: service.handle(),
         views: service.views(),
@@ -293,8 +292,15 @@ impl Running {
 }
 
 /// Starts the series store. Without one jobs run, wait and end as they would, so it can't keep a control plane from starting.
-fn start_series(folder: &Path) -> (Option<series::Service>, series::Handle) {
-    let options = series::Options { limits: Default::default(), keep: Default::default(), clock: output::now };
+fn start_series(folder: &Path, kept: &MetricRetention) -> (Option<series::Service>, series::Handle) {
+    let age = |age: Option<Duration>| age.unwrap_or(Duration::MAX);
+    let keep = series::Keep {
+        points: age(kept.points),
+        minutes: age(kept.minutes),
+        hours: age(kept.hours),
+        bytes_max: kept.bytes_max.map_or(u64::MAX, |bytes| bytes.0),
+    };
+    let options = series::Options { limits: Default::default(), keep, clock: output::now };
     match series::Service::start(folder.join(SERIES_FOLDER), options) {
         Ok(service) => {
             let handle = service.handle();
@@ -306,27 +312,6 @@ fn start_series(folder: &Path) -> (Option<series::Service>, series::Handle) {
             (None, series::Handle::closed(cause))
         }
     }
-}
-
-/// Starts alerts. Without them everything else goes on.
-fn start_alerts(
-    rules: Rules,
-    [folder, journal_folder]: [&Path; 2],
-    service: &Service,
-    series: &series::Handle,
-) -> Option<alerting::Service> {
-    let options = alerting::Options {
-        rules,
-        folder: folder.to_owned(),
-        journal_folder: journal_folder.to_owned(),
-        handle: service.handle(),
-        views: service.views(),
-        series: series.clone(),
-        clock: output::now,
-    };
-    alerting::Service::start(options)
-        .map_err(|error| warn!(%error, "no thread for alerts: nobody is told of anything"))
-        .ok()
 }
 
 fn start_failure(error: &StartError) -> Failure {

@@ -1,5 +1,5 @@
 //! Backups of a data folder: a verified copy of the journal at one moment, and the other files that a control
-//! plane needs to continue. Logs, job folders and checkpoints aren't included.
+//! plane needs to continue. Logs, job folders, checkpoints and metrics (the series store) aren't included.
 //!
 //! A backup is a folder with the journal, its anchor, the history archive, the snapshots, the secrets, the
 //! configuration, and a manifest that lists the files with their BLAKE3 hashes. Archive segments never
@@ -22,7 +22,7 @@ use gangline_store::db::{self, CopyInfo, HeldFolder, Sequence};
 pub const MANIFEST_FILE: &str = "backup.json";
 const VERSION: u32 = 1;
 /// Files that a backup has beside the journal, if the data folder has them.
-const OTHERS: [&str; 3] = [TOKEN_FILE, secret::KEY_FILE, "gangline.toml"];
+const OTHERS: [&str; 5] = [TOKEN_FILE, secret::KEY_FILE, "gangline.toml", "alerts.toml", "alerts.json"];
 const JOURNAL: [&str; 2] = ["journal.sqlite", "journal.anchor"];
 /// Journal files that are renamed when a restored journal replaces them.
 const REPLACED: [&str; 7] = [

@@ -20,7 +20,7 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use lanes::Lanes;
-pub use mail::{MailServer, Security};
+pub use mail::{MailServer, Mailer, Security};
 
 /// Messages that may wait for the thread to take them.
 const QUEUE_MAX: usize = 1_024;

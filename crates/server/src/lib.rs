@@ -10,6 +10,7 @@ mod auth;
 mod body;
 mod crowd;
 mod error;
+mod exposition;
 mod jobs;
 mod logs;
 mod metrics;
@@ -138,6 +139,7 @@ pub fn router(app: App) -> Router {
         .route("/openapi.json", get(|| async { Json(openapi::document()) }));
     Router::new()
         .nest("/api/v1", users.merge(supervisors).merge(open))
+        .route("/metrics", get(exposition::scrape).layer(from_fn_with_state(app.clone(), auth::require_user)))
         .route("/", get(page::show))
         .fallback(|| async { ApiError::no_such_path() })
         .method_not_allowed_fallback(|| async { ApiError::wrong_method() })

@@ -28,10 +28,6 @@
 //! [fabric]                               # what one port carries, in Gbit/s
 //! node_gbps = 3600
 //! rack_gbps = 400
-//!
-//! [suspicion]                            # of nodes that fail
-//! faults = 3
-//! half_life_hours = 24
 //! ```
 
 mod fabric;
@@ -48,7 +44,7 @@ mod suspicion;
 mod tls;
 
 pub use prices::{Prices, agree_on_prices};
-pub use retention::Retention;
+pub use retention::{MetricRetention, Retention};
 pub use smtp::{Smtp, SmtpSecurity};
 pub use tls::TlsFiles;
 

@@ -105,6 +105,45 @@ impl Drop for Alertmanager {
     }
 }
 
+/// A mail server that passes on what it is told, mail by mail.
+fn mail_server() -> (u16, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let (sender, mails) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // The test may be over.
+            let _ = sender.send(take_mail(stream));
+        }
+    });
+    (port, mails)
+}
+
+fn take_mail(mut stream: TcpStream) -> String {
+    let reader = BufReader::new(stream.try_clone().expect("a second handle"));
+    // The sender may go at any time.
+    let mut say = |text: &str| drop(stream.write_all(format!("{text}\r\n").as_bytes()));
+    let (mut mail, mut is_data) = (String::new(), false);
+    say("220 test");
+    for line in reader.lines().map_while(Result::ok) {
+        match (is_data, line.as_str()) {
+            (true, ".") => {
+                say("250 taken");
+                return mail;
+            }
+            (true, _) => {}
+            (false, "DATA") => {
+                is_data = true;
+                say("354 go on");
+            }
+            (false, _) => say("250 ok"),
+        }
+        mail.push_str(&line);
+        mail.push('\n');
+    }
+    mail
+}
+
 fn train(product: &Product, name: &str, data: &str, compute: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (script, module) = (root.join("fixtures/slow.py"), root.join("../python/gangline/_report.py"));
@@ -147,18 +186,21 @@ fn why(product: &Product, id: &str) -> (String, Vec<Value>, Value) {
 fn slow_jobs_are_explained_and_alerts_reach_whom_they_should() {
     let mut product = Product::down(&["a=cpu:4"]);
     let (url, bodies) = webhook();
+    let (smtp_port, mails) = mail_server();
     let alertmanager = Alertmanager::start(&product.path(""));
     let closed = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("it is bound");
     let of_manager = |manager: &Alertmanager| format!("[[receiver]]\nname='am'\nalertmanager='{}'\n", manager.url);
     let rules = format!(
         "every = '500ms'\noff = ['disk_nearly_full']\n[[receiver]]\nname='hook'\nwebhook='{url}'\n\
-         [[receiver]]\nname='gone'\nslack='http://{closed}/secret'\n{}\
+         [[receiver]]\nname='post'\nemail='me@example.org'\nseverity='critical'\n[[receiver]]\nname='gone'\nslack='http://{closed}/secret'\n{}\
          [[rule]]\nname='hot'\nmetric='heat'\nabove=10\nclear=5\nseverity='critical'\n\
          [[rule]]\nname='data_stall'\nsignal='data_stall'\nabove=0.05\n",
         alertmanager.as_ref().map(of_manager).unwrap_or_default()
     );
     std::fs::create_dir_all(product.data()).expect("a folder");
     std::fs::write(product.data().join("alerts.toml"), rules).expect("it is writable");
+    let smtp = format!("[smtp]\nhost='127.0.0.1'\nport={smtp_port}\nsecurity='none'\nfrom='gangline@example.org'\n");
+    std::fs::write(product.data().join("gangline.toml"), smtp).expect("it is writable");
     product.start();
 
     let loads = train(&product, "loads", "1,60", "20,20");
@@ -187,6 +229,10 @@ fn slow_jobs_are_explained_and_alerts_reach_whom_they_should() {
     eprintln!("measured: from a rank's value to the webhook {latencies:.0?}, evaluations every {EVERY:?}");
     let best = latencies.into_iter().min().expect("three");
     assert!(best <= EVERY + Duration::from_secs(1), "{latencies:?}");
+
+    let mail = mails.recv_timeout(PATIENCE).expect("a mail");
+    let is_mailed = mail.contains("RCPT TO:<me@example.org>") && mail.contains("Subject: [gangline] critical: heat of");
+    assert!(is_mailed, "{mail}");
 
     of_what_fires(&product, &loads);
     if let Some(manager) = &alertmanager {
@@ -248,4 +294,7 @@ fn a_file_of_alert_rules_with_a_mistake_keeps_the_control_plane_from_starting() 
     for ran in [product.start_refused(), product.run(&["alerts", "check", &file.display().to_string()])] {
         assert!(ran.code == 1 && ran.stderr.contains("G0651") && ran.stderr.contains(&place), "{}", ran.stderr);
     }
+    std::fs::write(&file, "[[receiver]]\nname = 'post'\nemail = 'me@example.org'\n").expect("it is writable");
+    let ran = product.start_refused();
+    assert!(ran.code == 1 && ran.stderr.contains("G0651") && ran.stderr.contains("no mail server"), "{}", ran.stderr);
 }

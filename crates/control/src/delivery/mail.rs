@@ -45,14 +45,24 @@ impl fmt::Debug for MailServer {
     }
 }
 
-/// Sends mail.
-pub(super) struct Mailer {
+/// Sends mail by one server.
+pub struct Mailer {
     transport: SmtpTransport,
     from: Mailbox,
 }
 
+impl fmt::Debug for Mailer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailer").field("from", &self.from).finish_non_exhaustive()
+    }
+}
+
 impl Mailer {
-    pub(super) fn new(server: &MailServer, try_max: Duration) -> io::Result<Mailer> {
+    /// Returns a sender by this server, which gives up a mail after `try_max`. Nothing is connected to yet.
+    ///
+    /// # Errors
+    /// The server's name or the sender's address can't be used.
+    pub fn new(server: &MailServer, try_max: Duration) -> io::Result<Mailer> {
         let tls = || TlsParameters::new(server.host.clone()).map_err(io::Error::other);
         let (tls, port) = match server.security {
             Security::Tls => (Tls::Wrapper(tls()?), 465),
@@ -66,6 +76,16 @@ impl Mailer {
             None => builder.build(),
         };
         Ok(Mailer { transport, from: mailbox(&server.from).map_err(io::Error::other)? })
+    }
+
+    /// Sends once, for a caller that queues and retries itself.
+    ///
+    /// # Errors
+    /// Why the server didn't take it.
+    pub fn send(&self, to: &EmailAddress, message: &Message) -> Result<(), String> {
+        self.mail(to, message).map_err(|failure| match failure {
+            Failure::ForNow { cause, .. } | Failure::ForGood(cause) => cause,
+        })
     }
 
     /// Sends once.

@@ -9,10 +9,11 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gangline_api as api;
-use gangline_base::{Timestamp, with_causes};
+use gangline_base::{EmailAddress, Timestamp, with_causes};
+use gangline_control::delivery::{MailServer, Mailer, Message};
 use gangline_execution::endpoint::agent;
 use gangline_telemetry::alerts::{Alert, Receiver, Way, message};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tracing::warn;
 
 /// Messages of one receiver that may wait; further ones are given up.
@@ -32,6 +33,10 @@ const REMINDED_FOR: Duration = Duration::from_secs(5 * 60);
 /// Where systems keep the certificates of public authorities, as PEM.
 const AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+/// Parts of a mail while it waits.
+const SUBJECT: &str = "subject";
+const TEXT: &str = "text";
 
 /// All receivers.
 #[derive(Debug)]
@@ -60,12 +65,19 @@ struct Standing {
 
 impl Deliveries {
     /// Starts a thread for each receiver.
-    pub(super) fn start(receivers: Vec<Receiver>, clock: fn() -> Timestamp) -> io::Result<Deliveries> {
+    pub(super) fn start(
+        receivers: Vec<Receiver>,
+        mail: Option<&MailServer>,
+        clock: fn() -> Timestamp,
+    ) -> io::Result<Deliveries> {
         let start = |receiver: Receiver| {
             let (queue, inbox) = sync_channel(WAITING_MAX);
             let (stop, stopped) = channel();
             let standing = Arc::new(Mutex::new(Standing::default()));
-            let worker = Worker { receiver: receiver.clone(), inbox, stopped, standing: Arc::clone(&standing), clock };
+            let mail = mail.filter(|_| matches!(receiver.way, Way::Email(_)));
+            let mailer = mail.map(|server| Mailer::new(server, TRY_MAX)).transpose()?;
+            let (standing_of, to) = (Arc::clone(&standing), receiver.clone());
+            let worker = Worker { receiver: to, inbox, stopped, standing: standing_of, mailer, clock };
             let thread = Builder::new().name("alert-delivery".to_owned()).spawn(move || worker.run())?;
             Ok(Line { receiver, queue, stop, standing, thread })
         };
@@ -143,6 +155,7 @@ fn kind(way: &Way) -> &'static str {
         Way::Webhook(_) => "webhook",
         Way::Slack(_) => "slack",
         Way::Alertmanager(_) => "alertmanager",
+        Way::Email(_) => "email",
         Way::Command(_) => "command",
     }
 }
@@ -152,6 +165,10 @@ fn message_for(way: &Way, alerts: &[Alert], now: Timestamp) -> Value {
     match way {
         Way::Webhook(_) | Way::Command(_) => message::webhook(alerts, time),
         Way::Slack(_) => message::slack(alerts),
+        Way::Email(_) => {
+            let (subject, text) = message::mail(alerts, time);
+            json!({ SUBJECT: subject, TEXT: text })
+        }
         Way::Alertmanager(_) => message::alertmanager(alerts, now, REMINDED_FOR, time),
     }
 }
@@ -162,6 +179,8 @@ struct Worker {
     inbox: Inbox<Value>,
     stopped: Inbox<()>,
     standing: Arc<Mutex<Standing>>,
+    /// Sends mail, if the receiver is mailed to.
+    mailer: Option<Mailer>,
     clock: fn() -> Timestamp,
 }
 
@@ -206,8 +225,17 @@ impl Worker {
         match &self.receiver.way {
             Way::Webhook(url) | Way::Slack(url) => post(url, message),
             Way::Alertmanager(url) => post(&format!("{}/api/v2/alerts", url.trim_end_matches('/')), message),
+            Way::Email(address) => self.mail(address, message),
             Way::Command(command) => run(command, message),
         }
+    }
+}
+
+impl Worker {
+    fn mail(&self, address: &EmailAddress, message: &Value) -> Result<(), String> {
+        let mailer = self.mailer.as_ref().ok_or("the configuration names no mail server ([smtp])")?;
+        let text = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
+        mailer.send(address, &Message { subject: text(SUBJECT), text: text(TEXT), body: Value::Null })
     }
 }
 

@@ -17,6 +17,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use gangline_base::{Timestamp, with_causes};
+use gangline_control::delivery::MailServer;
 use gangline_control::service;
 use gangline_control::views::Views;
 use gangline_telemetry::alerts::{Engine, Rules};
@@ -46,6 +47,8 @@ pub struct Options {
     pub views: Views,
     /// The series store.
     pub series: series::Handle,
+    /// The server for mail; none if nothing can be mailed.
+    pub mail: Option<MailServer>,
     /// Returns the wall-clock time.
     pub clock: fn() -> Timestamp,
 }
@@ -94,7 +97,7 @@ impl Service {
         let file = options.folder.join(SAVED_FILE);
         let Rules { rules, receivers, every, repeat } = options.rules.clone();
         let engine = restored(&file, rules, (options.clock)());
-        let deliveries = Deliveries::start(receivers, options.clock)?;
+        let deliveries = Deliveries::start(receivers, options.mail.as_ref(), options.clock)?;
         let shared = Shared { engine, every, deliveries: Some(deliveries), ..Shared::default() };
         let keeper = Keeper { file: Some(file), saved: String::new() };
         let handle = Handle { shared: Arc::new(Mutex::new(shared)), keeper: Arc::new(Mutex::new(keeper)) };

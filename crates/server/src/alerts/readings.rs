@@ -53,7 +53,7 @@ pub(super) fn metric_of(rule: &Rule) -> Option<String> {
 
 impl Sources {
     pub(super) fn of(options: Options) -> io::Result<Sources> {
-        let Options { folder, journal_folder, handle, views, series, clock, rules: _ } = options;
+        let Options { folder, journal_folder, handle, views, series, clock, rules: _, mail: _ } = options;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Sources { runtime, handle, views, series, folders: [folder, journal_folder], clock })
     }

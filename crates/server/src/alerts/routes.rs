@@ -115,7 +115,7 @@ async fn keep(app: &App) -> Result<(), ApiError> {
 
 impl Handle {
     /// Returns everything about alerts.
-    fn list(&self) -> api::AlertList {
+    pub(crate) fn list(&self) -> api::AlertList {
         let shared = self.shared();
         let overview = shared.engine.overview();
         api::AlertList {

@@ -1,6 +1,10 @@
 //! Metrics: posted by supervisors, asked for by users.
 
+use std::process::{Command, Stdio};
+
+use gangline_base::{JobId, Timestamp};
 use gangline_execution::protocol::SupervisorSpec;
+use gangline_telemetry::series::{Batch, Error, Row, Scope, Source};
 use serde_json::{Value, json};
 
 use crate::plane::{Answer, Plane};
@@ -135,4 +139,112 @@ fn a_closed_series_store_says_why_and_stops_nothing_else() {
     assert_eq!(plane.get("/jobs/1/metrics").refusal(), (503, "G0322".to_owned()));
     plane.report(&spec, &crate::plane::running(&spec));
     assert_eq!(get(&plane, "/jobs/1")["state"], "running");
+}
+
+/// Proves A-15: while the series store hangs and more samples come than may wait, jobs are submitted and are durable as ever.
+#[test]
+fn a_flood_of_samples_into_a_store_that_hangs_delays_no_commit() {
+    let plane = Plane::start();
+    let (hung, is_hung) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let batch = |first: u64| Batch {
+        source: Source { scope: Scope::Job(JobId(1)), attempt: None, node: None, rank: Some(0), device: None },
+        first,
+        names: vec!["loss".to_owned()],
+        rows: vec![Row { at: Timestamp::EPOCH, step: None, values: vec![(0, 1.0)] }],
+    };
+    // The reply is called on the store's own thread, which hangs in it as it would in a write to a disk that hangs.
+    plane.app.series.take(batch(0), move |_| {
+        hung.send(()).expect("the test waits");
+        // The sender goes at the test's end.
+        let _ = released.recv();
+    });
+    is_hung.recv().expect("the store took the batch");
+    let refused = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    for number in 1..10_000 {
+        let count = std::sync::Arc::clone(&refused);
+        plane.app.series.take(batch(number), move |outcome| {
+            if matches!(outcome, Err(Error::Overloaded)) {
+                count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+    }
+    assert!(refused.load(std::sync::atomic::Ordering::Relaxed) > 1_000, "what is too much is refused at once");
+    plane.submit("first", 1);
+    let spec = plane.launched();
+    let refusal = post(&plane, &spec.token, &spec, &report(&spec, 0, 0, 1)).refusal();
+    assert_eq!(refusal, (503, "G0308".to_owned()), "supervisors are told to come again");
+    plane.submit("second", 1);
+    assert_eq!(get(&plane, "/jobs")["jobs"].as_array().map(Vec::len), Some(2));
+    drop(release);
+    let plane = plane.restart();
+    assert_eq!(get(&plane, "/jobs")["jobs"].as_array().map(Vec::len), Some(2), "both were durable");
+}
+
+/// What Prometheus scrapes is what its own checker asks for, in both formats that it reads.
+#[test]
+fn prometheus_own_checker_finds_nothing_wrong_with_the_metrics() {
+    let plane = Plane::start();
+    plane.submit("a", 1);
+    plane.launched();
+    let bearer = plane.bearer();
+    let scrape = |accept: &str| plane.send("GET", "/metrics", &[("authorization", &bearer), ("accept", accept)], b"");
+    let text = scrape("text/plain").text;
+    for line in [
+        "gangline_healthy 1",
+        "gangline_jobs_submitted_total 1",
+        "gangline_accelerators{accelerator=\"cpu\",state=\"held\"} 1",
+        "gangline_queue_jobs{queue=\"default\",state=\"running\"} 1",
+        "gangline_series_failing 0",
+    ] {
+        assert!(text.lines().any(|other| other == line), "no {line} in\n{text}");
+    }
+    let open = scrape("application/openmetrics-text; version=1.0.0");
+    assert!(open.text.ends_with("# EOF\n") && open.text.contains("# TYPE gangline_jobs_submitted counter"), "{open:?}");
+    assert!(open.header("content-type").is_some_and(|kind| kind.starts_with("application/openmetrics-text")));
+    assert_eq!(plane.send("GET", "/metrics", &[], b"").refusal(), (401, "G0301".to_owned()));
+    promtool(&["check", "metrics"], &text);
+}
+
+/// The rules for Prometheus fire as their test says, and look at nothing that isn't there.
+#[test]
+fn the_rules_for_prometheus_hold_and_name_metrics_that_there_are() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/prometheus");
+    let plane = Plane::start();
+    let bearer = plane.bearer();
+    let text = plane.send("GET", "/metrics", &[("authorization", &bearer)], b"").text;
+    let rules = std::fs::read_to_string(folder.join("gangline.rules.yml")).expect("it is there");
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let named = rules.split(|letter| !is_name(letter)).filter(|word| word.starts_with("gangline_"));
+    // A receiver's counters are there once a receiver is, and a queue's once there is one.
+    let named: Vec<&str> =
+        named.filter(|name| !name.contains("alert_messages") && !name.contains("queue_jobs")).collect();
+    assert!(named.len() >= 6, "{named:?}");
+    for name in named {
+        assert!(text.lines().any(|line| line.starts_with(name)), "no {name} in\n{text}");
+    }
+    promtool(&["test", "rules", &folder.join("gangline.rules.test.yml").display().to_string()], "");
+}
+
+/// Runs Prometheus' own checker; it has to be content. Where it isn't installed this is said.
+fn promtool(arguments: &[&str], input: &str) {
+    let started = Command::new("promtool").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    match started {
+        Ok(mut checker) => {
+            let mut stdin = checker.stdin.take().expect("it is piped");
+            // One that reads no input may have ended already.
+            let _ = std::io::Write::write_all(&mut stdin, input.as_bytes());
+            drop(stdin);
+            let said = checker.wait_with_output().expect("it ends");
+            let text = String::from_utf8_lossy(&said.stdout);
+            assert!(said.status.success() && !text.contains("error"), "{arguments:?}: {said:?}");
+        }
+        Err(error) if std::env::var_os("CI").is_none() => skip(&error),
+        Err(error) => panic!("promtool can't be started: {error}"),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a skip says why")]
+fn skip(error: &std::io::Error) {
+    eprintln!("skipped: promtool's checks: {error}");
 }

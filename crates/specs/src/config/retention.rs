@@ -35,8 +35,33 @@ pub struct Retention {
     /// Files that no job claims: put aside by a start, or of unknown jobs. Their age counts from when they
     /// lost their job.
     pub lost: Option<Duration>,
+    /// Metrics of ranks, in the series store.
+    pub metrics: MetricRetention,
     /// The pause between two passes.
     pub every: Duration,
+}
+
+/// How long metrics are kept, by how fine they are; `None` is for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricRetention {
+    /// Every value.
+    pub points: Option<Duration>,
+    /// One row a minute.
+    pub minutes: Option<Duration>,
+    /// One row an hour.
+    pub hours: Option<Duration>,
+    /// The limit of all metrics together; the oldest and finest are removed first.
+    pub bytes_max: Option<Bytes>,
+}
+
+impl MetricRetention {
+    /// The rules for keys that the file doesn't set.
+    pub const DEFAULT: MetricRetention = MetricRetention {
+        points: Some(days(30)),
+        minutes: Some(days(180)),
+        hours: Some(days(1_825)),
+        bytes_max: Some(Bytes(50 << 30)),
+    };
 }
 
 impl Retention {
@@ -52,6 +77,7 @@ impl Retention {
         checkpoints: None,
         jobs: Some(days(400)),
         lost: Some(days(30)),
+        metrics: MetricRetention::DEFAULT,
         every: Duration::from_hours(1),
     };
 }
@@ -72,6 +98,10 @@ pub(super) struct RetentionV1 {
     checkpoints: Option<String>,
     jobs: Option<String>,
     lost: Option<String>,
+    metrics: Option<String>,
+    metrics_minutes: Option<String>,
+    metrics_hours: Option<String>,
+    metrics_max: Option<String>,
     every: Option<String>,
 }
 
@@ -79,6 +109,12 @@ impl RetentionV1 {
     /// Returns the rules; an error says which one is invalid.
     pub(super) fn read(self) -> Result<Retention, String> {
         let default = Retention::DEFAULT;
+        let metrics = MetricRetention {
+            points: age("metrics", self.metrics, default.metrics.points)?,
+            minutes: age("metrics_minutes", self.metrics_minutes, default.metrics.minutes)?,
+            hours: age("metrics_hours", self.metrics_hours, default.metrics.hours)?,
+            bytes_max: self.metrics_max.map_or(Ok(default.metrics.bytes_max), |text| size("metrics_max", &text))?,
+        };
         let logs = age("logs", self.logs, default.logs)?;
         // A `logs` age above the default for failed jobs' logs raises that default too.
         let failed_default = default.failed_logs.zip(logs).map(|(failed, logs)| failed.max(logs));
@@ -87,11 +123,12 @@ impl RetentionV1 {
             failed_logs: age("failed_logs", self.failed_logs, failed_default)?,
             attempts: self.attempts.unwrap_or(default.attempts),
             older_attempts: age("older_attempts", self.older_attempts, default.older_attempts)?,
-            logs_max: self.logs_max.map_or(Ok(default.logs_max), |text| size(&text))?,
+            logs_max: self.logs_max.map_or(Ok(default.logs_max), |text| size("logs_max", &text))?,
             samples: age("samples", self.samples, default.samples)?,
             checkpoints: age("checkpoints", self.checkpoints, default.checkpoints)?,
             jobs: age("jobs", self.jobs, default.jobs)?,
             lost: age("lost", self.lost, default.lost)?,
+            metrics,
             every: age("every", self.every, Some(default.every))?.unwrap_or(Duration::MAX),
         };
         read.check()?;
@@ -106,6 +143,16 @@ impl Retention {
         }
         if self.every.is_zero() || self.every > EVERY_MAX {
             return Err("every has to be from 1s to 7d".to_owned());
+        }
+        let MetricRetention { points, minutes, hours, bytes_max: _ } = self.metrics;
+        let longer = |one: Option<Duration>, other: Option<Duration>| {
+            other.is_some_and(|other| one.is_none_or(|one| one > other))
+        };
+        if longer(points, minutes) || longer(minutes, hours) {
+            return Err(
+                "metrics have to be kept no longer than metrics_minutes, and those no longer than metrics_hours"
+                    .to_owned(),
+            );
         }
         let Some(jobs) = self.jobs else { return Ok(()) };
         for (key, kept) in [("logs", self.logs), ("failed_logs", self.failed_logs), ("samples", self.samples)] {
@@ -130,8 +177,8 @@ fn age(key: &str, written: Option<String>, default: Option<Duration>) -> Result<
     }
 }
 
-fn size(text: &str) -> Result<Option<Bytes>, String> {
-    let read = |error: InvalidBytes| format!("logs_max: {error}, or write \"{NEVER}\"");
+fn size(key: &str, text: &str) -> Result<Option<Bytes>, String> {
+    let read = |error: InvalidBytes| format!("{key}: {error}, or write \"{NEVER}\"");
     if text == NEVER { Ok(None) } else { text.parse().map(Some).map_err(read) }
 }
 
@@ -157,6 +204,11 @@ mod tests {
         assert_eq!((own.lost, own.every), (Some(Duration::from_hours(1)), Duration::from_mins(10)));
         let none = read("[retention]\nlogs='never'\njobs='never'\nlogs_max='never'").expect("sound");
         assert_eq!((none.logs, none.failed_logs, none.logs_max), (None, None, None), "failed ones no shorter");
+        let metrics =
+            read("[retention]\nmetrics='7d'\nmetrics_minutes='30d'\nmetrics_hours='never'\nmetrics_max='1GiB'");
+        let expected = (Some(days(7)), Some(days(30)), None, Some(Bytes(1 << 30)));
+        let MetricRetention { points, minutes, hours, bytes_max } = metrics.expect("sound").metrics;
+        assert_eq!((points, minutes, hours, bytes_max), expected);
         let longest = read("[retention]\njobs='3650d'").expect("ten years are accounted for somewhere").jobs;
         assert_eq!(longest, Some(days(3_650)));
     }
@@ -179,6 +231,10 @@ mod tests {
         check("logs = 'never'", "logs are kept for longer than jobs");
         check("checkpoints = '30'", "checkpoints has no unit in \"30\"");
         check("checkpoints = '401d'", "checkpoints are kept for longer than jobs");
+        check("metrics = '200d'", "metrics have to be kept no longer than metrics_minutes");
+        check("metrics_hours = '1d'", "no longer than metrics_hours");
+        check("metrics_minutes = 'never'", "no longer than metrics_hours");
+        check("metrics_max = 'much'", "metrics_max");
         let unknown = read("[retention]\ndatasets = '30d'").expect_err("a refusal");
         assert!(unknown.contains("datasets"), "{unknown}");
     }

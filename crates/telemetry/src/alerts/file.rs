@@ -24,6 +24,7 @@
 
 use std::time::Duration;
 
+use gangline_base::EmailAddress;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -66,6 +67,8 @@ pub enum Way {
     Slack(String),
     /// Alertmanager's API version 2 at this address.
     Alertmanager(String),
+    /// A mail to this address, by the server that the control plane's configuration names.
+    Email(EmailAddress),
     /// A command with its arguments; the webhook's JSON is its input.
     Command(Vec<String>),
 }
@@ -115,6 +118,7 @@ struct ReceiverV1 {
     webhook: Option<Spanned<String>>,
     slack: Option<Spanned<String>>,
     alertmanager: Option<Spanned<String>>,
+    email: Option<Spanned<String>>,
     command: Option<Spanned<Vec<String>>>,
     severity: Option<Spanned<String>>,
 }
@@ -269,12 +273,16 @@ fn receiver_of(spanned: &Spanned<ReceiverV1>) -> Result<Receiver, Defect> {
     ways.extend(receiver.webhook.as_ref().map(|text| url(text).map(Way::Webhook)));
     ways.extend(receiver.slack.as_ref().map(|text| url(text).map(Way::Slack)));
     ways.extend(receiver.alertmanager.as_ref().map(|text| url(text).map(Way::Alertmanager)));
+    ways.extend(receiver.email.as_ref().map(|text| {
+        let address = EmailAddress::new(text.get_ref()).map(Way::Email);
+        address.map_err(|what| (text.span().start, format!("{:?} {what}", text.get_ref())))
+    }));
     ways.extend(receiver.command.as_ref().map(|command| match command.get_ref().first() {
         Some(program) if !program.is_empty() => Ok(Way::Command(command.get_ref().clone())),
         _ => Err((command.span().start, "a command needs a program".to_owned())),
     }));
     let one = ways.pop().filter(|_| ways.is_empty());
-    let one_of = "exactly one of webhook, slack, alertmanager and command";
+    let one_of = "exactly one of webhook, slack, alertmanager, email and command";
     let way = one.ok_or_else(|| (spanned.span().start, format!("receiver {name:?} needs {one_of}")))??;
     Ok(Receiver { name, way, severity: severity(receiver.severity.as_ref(), Severity::Info)? })
 }

@@ -57,6 +57,28 @@ pub fn slack(alerts: &[Alert]) -> Value {
     json!({ "text": alerts.iter().map(line).collect::<Vec<_>>().join("\n") })
 }
 
+/// Returns the subject and the text of a mail.
+#[must_use]
+pub fn mail(alerts: &[Alert], time: Rfc3339) -> (String, String) {
+    let said = |alert: &Alert| if alert.state == State::Resolved { "resolved" } else { alert.severity.name() };
+    let more = if alerts.len() > 1 { format!(" and {} more", alerts.len() - 1) } else { String::new() };
+    let first = alerts.first().map(|alert| format!("{}: {}", said(alert), alert.summary)).unwrap_or_default();
+    let one = |alert: &Alert| {
+        let since = time(alert.fired_at.unwrap_or(alert.since));
+        format!(
+            "{}: {}\n  {}\n  rule {}, alert {}, since {since}\n",
+            said(alert),
+            alert.summary,
+            alert.hint,
+            alert.rule,
+            alert.id
+        )
+    };
+    // A subject is one line.
+    let subject = format!("[gangline] {first}{more}").replace(char::is_control, " ");
+    (subject, alerts.iter().map(one).collect::<Vec<_>>().join("\n"))
+}
+
 /// Escapes the three characters that Slack gives a meaning.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

@@ -91,6 +91,7 @@ fn a_defect_is_refused_with_its_line_and_column() {
     check("[[receiver]]\nname = 'x'", "1:1", "exactly one of webhook");
     check("[[receiver]]\nname = 'x'\nwebhook = 'ftp://x'", "3:11", "http or https URL");
     check("[[receiver]]\nname = 'x'\nslack = 'http://x'\nwebhook = 'http://x'", "1:1", "exactly one of");
+    check("[[receiver]]\nname = 'x'\nemail = 'nobody'", "3:9", "is no e-mail address");
     check("[[receiver]]\nname = 'x'\ncommand = []", "3:11", "a command needs a program");
     check(&" ".repeat((1 << 20) + 1), "1:1", "larger than");
 }

@@ -43,3 +43,11 @@ fn alertmanager_gets_labels_and_when_the_alert_ends_by_itself() {
     let ended = Alert { state: State::Resolved, resolved_at: Some(at(4)), ..fired() };
     assert_eq!(message::alertmanager(&[ended], at(5), lives, time)[0]["endsAt"], "t1000004");
 }
+
+#[test]
+fn a_mail_has_a_subject_of_one_line_and_every_alert() {
+    let ended = Alert { state: State::Resolved, summary: "two\nlines".into(), ..fired() };
+    let (subject, text) = message::mail(&[ended, fired()], time);
+    assert_eq!(subject, "[gangline] resolved: two lines and 1 more");
+    assert!(text.contains("warning: <job-3> & 12.5\n  cool it\n  rule hot, alert 1, since t1000000\n"), "{text}");
+}
