@@ -139,6 +139,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         datasets: Default::default(),
         pins: Default::default(),
         after: Default::default(),
+        notify: Default::default(),
         origin: None,
         submitter: Submitter("bench".to_owned()),
     })

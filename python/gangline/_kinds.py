@@ -4,6 +4,7 @@ new one.
 A kind is an object with `name`, `has_type(type)` (whether values of that Python type are of this kind),
 `type_of(value)` (the name of the element type), `shape_of(value)`,
 `bytes_of(value)` (its elements as a flat uint8 array, without a copy where it is contiguous in host memory),
+`view_of(value)` (the same, or None if that would be a copy for sure),
 `identity(value)` (equal for values that are the same memory, else None), `new(type, shape)`, `room_in(value)`
 (its memory to read into, or None if it has to be copied into), `copy_into(target, source)` and
 `finish(value)`. Elements are little-endian and in row-major order.
@@ -45,6 +46,10 @@ class NumpyKind:
     @staticmethod
     def bytes_of(value):
         return _flat(_little_endian(value))
+
+    @classmethod
+    def view_of(cls, value):
+        return cls.bytes_of(value)
 
     @staticmethod
     def identity(value):
@@ -160,11 +165,16 @@ class TorchKind:
         return TorchKind.room_in(value.detach().resolve_conj().resolve_neg().cpu().contiguous())
 
     @staticmethod
+    def view_of(value):
+        return TorchKind.room_in(value)
+
+    @staticmethod
     def identity(value):
         if not value.numel():
             return None
-        layout = (value.dtype, tuple(value.shape), value.stride(), value.is_conj(), value.is_neg())
-        return (str(value.device), value.data_ptr(), *layout)
+        return (
+            value.device, value.data_ptr(), value.dtype, value.shape, value.stride(), value.is_conj(), value.is_neg()
+        )  # fmt: skip
 
     @staticmethod
     def new(type_name, shape):
@@ -174,8 +184,7 @@ class TorchKind:
 
     @staticmethod
     def room_in(value):
-        import torch
-
+        torch = sys.modules["torch"]
         if value.device.type != "cpu" or not value.is_contiguous() or value.is_conj() or value.is_neg():
             return None
         flat = value.detach().reshape(-1)

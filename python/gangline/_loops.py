@@ -17,13 +17,19 @@ class Saving:
     training's end."""
 
     def __init__(
-        self, path: str | os.PathLike[str], every_n_steps: int, keep: int | Keep | None = 2, *, archive: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        every_n_steps: int,
+        keep: int | Keep | None = 2,
+        *,
+        archive: str | None = None,
+        overlap: bool = False,
     ) -> None:
         if every_n_steps < 1:
             raise Refused(f"save every {every_n_steps} steps: at least 1")
         # The training may change its working directory.
         self.path, self.every_n_steps, self.keep = pathlib.Path(path).absolute(), every_n_steps, keep
-        self.archive = archive
+        self.archive, self.overlap = archive, overlap
         self.last: Save | None = None
         """The latest save."""
         self._store = None
@@ -39,8 +45,8 @@ class Saving:
         reader.close()
         return None
 
-    def _send(self, step, state):
-        self.last = self._opened().save(step, state)
+    def _send(self, step, state, optimizers):
+        self.last = self._opened().save(step, state, stable_until=optimizers if self.overlap else None)
 
     def _opened(self):
         """Returns the store, which several processes open together."""

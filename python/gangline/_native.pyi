@@ -18,6 +18,7 @@ _Keep = tuple[int | None, str]
 
 __version__: str
 
+def samples(sources: Sequence[NDArray[uint8]]) -> list[bytes]: ...
 def pack(room: NDArray[uint8], sources: Sequence[NDArray[uint8]]) -> list[int]: ...
 
 class Pending:

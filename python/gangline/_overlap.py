@@ -9,10 +9,12 @@ speaks to the save; until then the checkpoint isn't visible. torch's version cou
 and samples of the bytes of what the counters don't count: fused optimizers, `.data`, numpy, C++.
 """
 
+import concurrent.futures
 import dataclasses
 import functools
 import itertools
 import os
+import sys
 import threading
 import time
 import weakref
@@ -25,9 +27,6 @@ from .errors import Refused, TimedOut
 
 # The most names in an error.
 _NAMES_MAX = 8
-# How many words of eight bytes are compared of a tensor, evenly spaced. Whole ones, for a change may be of the
-# exponent alone.
-_SAMPLES = 64
 # Tensors that are copied at once begin at multiples of so many bytes, as the native part has it.
 _LINE_BYTES = 64
 # The saves that steps wait for.
@@ -62,17 +61,10 @@ class OverlappedSave(Save):
         self._lock = threading.Lock()
         _wait_before_steps()
         _copying.add(self)
-        self._thread = threading.Thread(target=self._copy, args=(begin,), name="gangline-copy")
-        self._thread.start()
-
-    def _copy(self, begin):
-        try:
-            self._pending = begin()
-        except BaseException as error:  # whatever it is, it is raised where it is asked for
-            self._failed = error
+        self._copy = _copier(self._process).submit(begin)
 
     def staged(self) -> bool:
-        if self._thread.is_alive():
+        if not self._copy.done():
             return False
         self.acknowledge()
         return True
@@ -95,19 +87,22 @@ class OverlappedSave(Save):
     def acknowledge(self, timeout=None):
         """Waits for the copy, and confirms the save unless a tensor has changed since it began: then the save
         fails. Returns false if the copy was still under way after `timeout` seconds."""
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        if concurrent.futures.wait([self._copy], timeout).not_done:
             return False
         with self._lock:
             deferred, self._deferred = self._deferred, None
-        _copying.discard(self)
-        if deferred is None:
-            return True
-        deferred.pool.give_back(deferred.buffer)
-        if self._pending is not None:
-            changed = [one.name for one in deferred.watched if one.has_changed()]
-            self._pending.confirm(_listed(changed) if changed else None)
+            if deferred is not None:
+                self._confirm(deferred)
         return True
+
+    def _confirm(self, deferred):
+        _copying.discard(self)
+        deferred.pool.give_back(deferred.buffer)
+        self._failed = self._copy.exception()
+        if self._failed is None:
+            changed = deferred.watched.changed()
+            self._pending = self._copy.result()
+            self._pending.confirm(_listed(changed) if changed else None)
 
     def _raise_failed(self):
         if self._failed is not None:
@@ -119,31 +114,25 @@ def _listed(names):
     return ", ".join(itertools.islice(names, _NAMES_MAX)) + ", ..." * (len(names) > _NAMES_MAX)
 
 
-@dataclasses.dataclass
 class _Watched:
-    """A tensor that is still to be copied."""
+    """The tensors that are still to be copied, as they were when the save began."""
 
-    name: str
-    data: numpy.ndarray  # its bytes
-    tensors: list  # those in the same memory
-    versions: list
-    sample: bytes
+    def __init__(self, pieces, sharers):
+        self.pieces = pieces
+        self.sharers = sharers  # of each piece: all tensors in the same memory
+        self.versions, self.samples = self._versions(), self._samples()
 
-    @classmethod
-    def now(cls, piece, tensors):
-        return cls(piece.name, piece.data, tensors, _versions(tensors), _sample(piece.data))
+    def changed(self):
+        """Returns the names of those that have changed since."""
+        then = zip(self.pieces, self.versions, self.samples, strict=True)
+        now = zip(self._versions(), self._samples(), strict=True)
+        return [piece.name for (piece, *before), after in zip(then, now, strict=True) if before != [*after]]
 
-    def has_changed(self):
-        return self.versions != _versions(self.tensors) or self.sample != _sample(self.data)
+    def _versions(self):
+        return [[tensor._version for tensor in tensors] for tensors in self.sharers]
 
-
-def _versions(tensors):
-    return [tensor._version for tensor in tensors]
-
-
-def _sample(data):
-    words = data[: len(data) // 8 * 8].view(numpy.uint64)
-    return words[:: max(1, len(words) // _SAMPLES)].tobytes() + data[-8:].tobytes()
+    def _samples(self):
+        return _native.samples([piece.data for piece in self.pieces])
 
 
 def optimizers_of(given):
@@ -158,6 +147,13 @@ def optimizers_of(given):
                 raise Refused(f"save with stable_until={given!r}: give a torch.optim.Optimizer, or a list of them")
         found.append(one)
     return found
+
+
+@functools.lru_cache(1)
+def _copier(process):
+    """Returns the thread that copies in this process; a fork has none of its parent's threads. A thread that is
+    kept takes a save without holding it up: a new one would be waited for until it runs."""
+    return concurrent.futures.ThreadPoolExecutor(1, f"gangline-copy-{process}")
 
 
 @functools.cache
@@ -177,7 +173,7 @@ class DeferredCopy:
     """The tensors of a save that its thread still has to copy."""
 
     pieces: list  # all of the save's; each that others may change is a copy
-    watched: list  # the tensors that the thread copies
+    watched: _Watched  # the tensors that the thread copies
     buffer: numpy.ndarray  # holds the copies that were made at once
     pool: BufferPool  # takes the buffer back
 
@@ -190,29 +186,21 @@ def defer_copy(pieces, optimizers, pool):
             memory = _memory_of(tensor)
             if memory is not None:
                 owned.setdefault(memory, []).append(tensor)
-    made, watched, at_once = list(pieces), [], []
+    made, watched, sharers, at_once = list(pieces), [], [], []
     for index, piece in enumerate(pieces):
-        if _is_copy(piece):
+        if piece.source is None:
             continue
-        memory = _memory_of(piece.source)
-        if memory in owned:
-            watched.append(_Watched.now(piece, [piece.source, *owned[memory]]))
-        else:
+        tensors = owned.get(_memory_of(piece.source))
+        if tensors is None:
             at_once.append(index)
+        else:
+            watched.append(piece)
+            sharers.append([piece.source, *tensors])
     sources = [pieces[index].data for index in at_once]
     buffer = pool.take(sum(-(-source.size // _LINE_BYTES) * _LINE_BYTES for source in sources))
     for index, begin in zip(at_once, _native.pack(buffer, sources), strict=True):
         made[index] = dataclasses.replace(pieces[index], data=buffer[begin : begin + pieces[index].data.size])
-    return DeferredCopy(made, watched, buffer, pool)
-
-
-def _is_copy(piece):
-    """Reports whether a piece's bytes are a copy already, as those of a device's or a transposed tensor."""
-    import torch
-
-    if not isinstance(piece.source, torch.Tensor):
-        return piece.source is None
-    return piece.data.__array_interface__["data"][0] != piece.source.data_ptr()
+    return DeferredCopy(made, _Watched(watched, sharers), buffer, pool)
 
 
 def _tensors_of(optimizer):
@@ -227,8 +215,7 @@ def _tensors_of(optimizer):
 
 def _memory_of(tensor):
     """Returns what all tensors in this memory of the host share; None for those without a version counter."""
-    import torch
-
-    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu" or tensor.is_inference():
+    torch = sys.modules["torch"]
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_cpu or tensor.is_inference():
         return None
     return tensor.untyped_storage().data_ptr() or None

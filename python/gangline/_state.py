@@ -52,7 +52,7 @@ class Piece:
     shape: tuple  # of these bytes
     data: numpy.ndarray  # flat uint8
     part_of: tuple | None = None  # (shape of the whole, offsets of these bytes in it); None: replicated
-    source: object = None  # the tensor whose memory `data` may be
+    source: object = None  # the tensor whose memory `data` may be; None: nobody else's
 
 
 @dataclasses.dataclass
@@ -208,7 +208,10 @@ def _piece(name, kind, tensor, part_of):
             part_of = ([*whole, *extra], [*offsets, *(0 for _ in extra)])
         else:
             part_of = tuple(list(numbers) for numbers in stored_box(type_name, None, whole, offsets))
-    return Piece(name, type_name, shape, kind.bytes_of(tensor), part_of, tensor)
+    view = kind.view_of(tensor)
+    if view is None:
+        return Piece(name, type_name, shape, kind.bytes_of(tensor), part_of)
+    return Piece(name, type_name, shape, view, part_of, tensor)
 
 
 def _scalar(path, value):

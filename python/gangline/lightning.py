@@ -49,6 +49,9 @@ class CheckpointCallback(Saving, Checkpoint):
     every_n_steps: optimizer steps between two saves, 1 or more.
     keep: how many good checkpoints stay; None keeps all.
     archive: where the newest is also pushed in the background, as for Store.
+    overlap: True copies parameters and optimizer state while the training goes on, until the optimizer's next
+        step, as `stable_until` of Store.save does. A save fails if something else than the optimizer changes
+        them meanwhile, such as clamping weights after each batch.
 
     A save that fails in the background stops the training at the next save, or at its end. Raises Refused:
     for several processes under another strategy than DDP, and for a value in Lightning's checkpoint without a
@@ -59,9 +62,15 @@ class CheckpointCallback(Saving, Checkpoint):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], every_n_steps: int, keep: int | Keep | None = 2, *, archive: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        every_n_steps: int,
+        keep: int | Keep | None = 2,
+        *,
+        archive: str | None = None,
+        overlap: bool = False,
     ) -> None:
-        super().__init__(path, every_n_steps, keep, archive=archive)
+        super().__init__(path, every_n_steps, keep, archive=archive, overlap=overlap)
         self._random_states = None
         self._trainer = None
 
@@ -134,7 +143,7 @@ class CheckpointCallback(Saving, Checkpoint):
         checkpoint["state_dict"] = with_shared_buffers(checkpoint["state_dict"], trainer.lightning_module)
         checkpoint["callbacks"][self.state_key].pop("random")
         kept = {name: PerRank(checkpoint[name]) for name in ("callbacks", "loops")}
-        self._send(checkpoint["global_step"], {**checkpoint, **kept, RANDOM: _random.rng_state()})
+        self._send(checkpoint["global_step"], {**checkpoint, **kept, RANDOM: _random.rng_state()}, trainer.optimizers)
 
     def _load(self, step):
         if not is_gang():
@@ -185,7 +194,7 @@ class _StoreIO(CheckpointIO):
             return self.others.save_checkpoint(checkpoint, path, storage_options)
         if is_gang():
             raise Refused(f"save {path}: only the callback itself saves there while several processes train")
-        self.callback._send(checkpoint["global_step"], checkpoint)
+        self.callback._send(checkpoint["global_step"], checkpoint, self.callback._trainer.optimizers)
 
     def load_checkpoint(self, path, *args, **kwargs):
         path = pathlib.Path(path)

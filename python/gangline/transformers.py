@@ -37,6 +37,9 @@ class CheckpointCallback(Saving, TrainerCallback):
     every_n_steps: optimizer steps between two saves, 1 or more.
     keep: how many good checkpoints stay; None keeps all.
     archive: where the newest is also pushed in the background, as for Store.
+    overlap: True copies parameters and optimizer state while the training goes on, until the optimizer's next
+        step, as `stable_until` of Store.save does. A save fails if something else than the optimizer changes
+        them meanwhile, such as clamping weights after each batch.
 
     A save that fails in the background stops the training at the next save, or at its end. Raises Refused,
     also for several processes that shard the model (FSDP, DeepSpeed).
@@ -45,9 +48,15 @@ class CheckpointCallback(Saving, TrainerCallback):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], every_n_steps: int, keep: int | Keep | None = 2, *, archive: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        every_n_steps: int,
+        keep: int | Keep | None = 2,
+        *,
+        archive: str | None = None,
+        overlap: bool = False,
     ) -> None:
-        super().__init__(path, every_n_steps, keep, archive=archive)
+        super().__init__(path, every_n_steps, keep, archive=archive, overlap=overlap)
         self._unpacked = None
 
     def newest(self, folder: str | os.PathLike[str] | None = None) -> str | None:
@@ -113,7 +122,7 @@ class CheckpointCallback(Saving, TrainerCallback):
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None:
             saved["scaler"] = scaler.state_dict()
-        self._send(state.global_step, saved)
+        self._send(state.global_step, saved, optimizer)
 
     def _clean_up(self):
         """Removes the unpacked files: the Trainer has read everything when its first step has ended."""

@@ -27,7 +27,7 @@ mod native {
     #[pymodule_export]
     use crate::snapshot::Snapshot;
     #[pymodule_export]
-    use crate::store::{Store, pack};
+    use crate::store::{Store, pack, samples};
     #[pymodule_export]
     use crate::tokens::Tokens;
     #[pymodule_export]

@@ -12,12 +12,16 @@ use gangline_storage::{
 };
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use serde::{Deserialize, Serialize};
 
 use crate::archive::{self, Place};
 use crate::errors::{exception, refused};
 use crate::pending::Pending;
 use crate::snapshot::{Snapshot, data_type_of};
+
+/// How many words of a tensor `samples` takes, about.
+const SAMPLES: usize = 64;
 
 /// A tensor from Python: name, safetensors' name of its type, dimensions, bytes; and for a part of a sharded
 /// tensor, the dimensions of the whole and the part's offsets.
@@ -323,4 +327,30 @@ pub(crate) fn pack(
     let room = room.as_slice_mut().map_err(not_flat)?;
     let packed = py.detach(|| gangline_storage::pack(room, &sources));
     packed.ok_or_else(|| refused("copy tensors: the room for them is too small"))
+}
+
+/// Returns words of each of `sources`, evenly spaced, and its last bytes: they tell most changes of it, at a cost
+/// that doesn't grow with its length.
+///
+/// # Errors
+/// `Refused` for memory that isn't contiguous.
+#[pyfunction]
+pub(crate) fn samples<'py>(
+    py: Python<'py>,
+    sources: Vec<PyReadonlyArray1<'py, u8>>,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let sampled = sources.iter().map(|source| {
+        let bytes = source.as_slice().map_err(|_| refused("compare tensors: their memory is not contiguous"))?;
+        Ok(PyBytes::new(py, &sample(bytes)))
+    });
+    sampled.collect()
+}
+
+/// Whole words, since a change may be of the exponents alone.
+fn sample(bytes: &[u8]) -> Vec<u8> {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut sample: Vec<u8> = words.iter().step_by((words.len() / SAMPLES).max(1)).flatten().copied().collect();
+    sample.extend_from_slice(words.last().map_or(&[][..], |word| word.as_slice()));
+    sample.extend_from_slice(rest);
+    sample
 }

@@ -111,7 +111,7 @@ def fit_with_lightning(loader, folder, tell, **options):
             schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    checkpoints = CheckpointCallback(folder / "store", EVERY)
+    checkpoints = CheckpointCallback(folder / "store", EVERY, overlap=True)
 
     class Tell(lightning.Callback):
         def on_train_batch_end(self, trainer, module, outputs, batch, index):
@@ -139,7 +139,7 @@ def with_transformers(folder, tell):
             found = self.net(inputs)
             return {"loss": torch.nn.functional.mse_loss(found, labels), "logits": found}
 
-    checkpoints = CheckpointCallback(folder / "store", EVERY)
+    checkpoints = CheckpointCallback(folder / "store", EVERY, overlap="RANK" not in os.environ)
 
     class Tell(TrainerCallback):
         def on_log(self, args, state, control, logs, **kwargs):

@@ -337,6 +337,7 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
         datasets: Default::default(),
         pins: Default::default(),
         after: Default::default(),
+        notify: Default::default(),
         origin: None,
         submitter: Submitter("someone".to_owned()),
     }

@@ -249,6 +249,7 @@ impl Stage {
             datasets: wanted.datasets,
             pins: Default::default(),
             after: Default::default(),
+            notify: Default::default(),
             origin: None,
             submitter: Submitter("ada".to_owned()),
         })

@@ -37,6 +37,8 @@ pub(crate) const ZSH: Tool = Tool { program: "zsh", package: "zsh" };
 pub(crate) const FISH: Tool = Tool { program: "fish", package: "fish" };
 /// Reads the manual pages' markup; without it that isn't checked.
 pub(crate) const GROFF: Tool = Tool { program: "groff", package: "groff-base" };
+/// Takes alerts as a site's own does; without it that test doesn't send it any.
+pub(crate) const ALERTMANAGER: Tool = Tool { program: "prometheus-alertmanager", package: "prometheus-alertmanager" };
 /// Makes the environment that the Python package is built and tested in.
 pub(crate) const PYTHON: Tool = Tool { program: "python3", package: "python3-venv" };
 

@@ -84,6 +84,7 @@ impl Gang {
             datasets: Default::default(),
             pins: Default::default(),
             after: Default::default(),
+            notify: Default::default(),
             origin: None,
             elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },

@@ -1,8 +1,9 @@
-//! Accounting: prices, and a ledger that books every GPU-second of an allocation into exactly one bucket
-//!
+//! Accounting: prices, a ledger that books every GPU-second of an allocation into exactly one bucket, and why a
+//! job's time goes where it goes ([`attribution`]).
 //!
 //! Pure: times are arguments. Device time and money are integers, so sums are exact in any order.
 
+pub mod attribution;
 mod ledger;
 mod phase_clock;
 mod price_book;

@@ -134,6 +134,9 @@ pub struct Job {
     /// Its place in its sweep, if it belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<JobSweep>,
+    /// Whom it tells when it starts or ends: webhooks without their paths, which are secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notifies: Vec<String>,
     /// Its attempts, oldest first; at most the last 50.
     pub attempts: Vec<Attempt>,
     /// Its recoveries from faults, oldest first.
@@ -144,6 +147,9 @@ pub struct Job {
     /// booked when the attempt ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accrued: Option<Usage>,
+    /// Alerts about it that fire now, each as a sentence; only where one job is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alerts: Vec<String>,
     /// What was decided about it, oldest first; at most the last 100.
     pub history: Vec<HistoryLine>,
 }
@@ -182,6 +188,9 @@ pub struct Progress {
     pub tokens: u64,
     /// Tokens a second over the last samples.
     pub tokens_per_second: Option<f64>,
+    /// Steps a second over the last minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_per_second: Option<f64>,
 }
 
 /// What a job saved, over all its attempts.

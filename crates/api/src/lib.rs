@@ -5,6 +5,7 @@
 //! command line and the page see nothing else. Times are RFC 3339 in UTC, durations are seconds, sizes
 //! are bytes, money is nano-dollars. Pure.
 
+mod alert;
 mod error;
 mod exit;
 mod explain;
@@ -15,7 +16,9 @@ mod submit;
 mod sweep;
 mod time;
 mod token;
+mod why;
 
+pub use alert::{Alert, AlertList, AlertReceiver, Silence, SilenceRequest};
 pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;
 pub use explain::{Blocker, Dependency, Explanation, FirstBy, HistoryLine, Placement};
@@ -33,3 +36,4 @@ pub use sweep::{
 };
 pub use time::Time;
 pub use token::{PageLink, Reloaded, TOKEN_FILE, TokenRotated};
+pub use why::{Cause, Why};

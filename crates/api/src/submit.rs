@@ -114,6 +114,9 @@ pub struct ResumeRequest {
     /// Keys of the job file and their new values, written as there: `queue`, `priority`, `time_limit` (or `none`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, String>,
+    /// Resume it although it succeeded, so that nothing is left to do unless its program finds more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub again: bool,
 }
 
 /// A piece of a rank's log.

@@ -42,6 +42,12 @@ pub struct Sweep {
     pub early_stop: Option<EarlyStop>,
     /// Its jobs, in the order of the grid.
     pub points: Vec<SweepPoint>,
+    /// What its jobs are ranked by, in words.
+    #[serde(default)]
+    pub ranked_by: String,
+    /// Those of its jobs that have a value to be ranked by, best first.
+    #[serde(default)]
+    pub ranking: Vec<String>,
     /// Jobs that can't be shown, because what is kept of them is damaged on disk (G0213).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::{Bytes, Dependency, Elastic, JobId, Money, PoolName, QueueName, TopologyRequest};
+use crate::{Bytes, Dependency, Elastic, JobId, Money, Notify, PoolName, QueueName, TopologyRequest};
 
 /// A validated job specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct JobSpec {
     pub pins: BTreeSet<Pin>,
     /// The jobs that have to end before it may start, at most [`crate::DEPENDENCIES_MAX`].
     pub after: BTreeSet<Dependency>,
+    /// Whom it tells when it starts or ends.
+    pub notify: Notify,
     /// The ended job whose work it continues, from that job's checkpoints.
     pub origin: Option<JobId>,
     /// The user who submitted it.
@@ -74,7 +76,8 @@ impl JobSpec {
     pub fn stored_bytes(&self) -> Bytes {
         let JobSpec { name, queue, gang, program, checkpoint, submitter, .. } = self;
         let named = [name, queue.as_str(), &gang.accelerator.0, gang.pool.as_str(), &submitter.0];
-        let optional = [&program.setup, &checkpoint.path].into_iter().flatten().map(String::as_str);
+        let optional = [program.setup.as_deref(), checkpoint.path.as_deref()];
+        let optional = optional.into_iter().chain(self.notify.texts()).flatten();
         let envs = program.envs.iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]);
         let texts = named.into_iter().chain([program.workdir.as_str(), &program.run]).chain(optional).chain(envs);
         let texts: u64 = texts.chain(self.datasets.iter().map(String::as_str)).map(|text| stored_text(text).0).sum();

@@ -24,10 +24,14 @@ pub struct SweepSpec {
     pub rules: SweepRules,
 }
 
-/// Parameters with their values, each as the user wrote it. Every combination is a point; the last parameter
-/// changes fastest.
+/// The points of a sweep: parameters with their values, each as the user wrote it or as it was drawn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Grid(Vec<(String, Vec<String>)>);
+pub struct Grid {
+    parameters: Vec<(String, Vec<String>)>,
+    /// Whether a point has the values at one place of all lists; otherwise every combination is a point, and the last
+    /// parameter changes fastest.
+    is_list: bool,
+}
 
 /// The rules that a sweep's jobs share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,7 +114,21 @@ impl Grid {
     /// Builds the grid of these parameters.
     #[must_use]
     pub fn new(parameters: Vec<(String, Vec<String>)>) -> Grid {
-        Grid(parameters)
+        Grid { parameters, is_list: false }
+    }
+
+    /// Builds points that are listed one by one: each parameter has a value for each. None if one has more than
+    /// another.
+    #[must_use]
+    pub fn list(parameters: Vec<(String, Vec<String>)>) -> Option<Grid> {
+        let count = parameters.first().map_or(0, |(_, values)| values.len());
+        parameters.iter().all(|(_, values)| values.len() == count).then_some(Grid { parameters, is_list: true })
+    }
+
+    /// Reports whether its points are listed one by one.
+    #[must_use]
+    pub fn is_list(&self) -> bool {
+        self.is_list
     }
 
     /// Returns the grid that has exactly these points in this order; none if there isn't one.
@@ -126,7 +144,7 @@ impl Grid {
                 }
             }
         }
-        let grid = Grid(parameters);
+        let grid = Grid::new(parameters);
         let is_point = |(index, point): (usize, &Vec<(String, String)>)| {
             let own = grid.point(index).unwrap_or_default();
             own.into_iter().eq(point.iter().map(|(name, value)| (name.as_str(), value.as_str())))
@@ -137,14 +155,18 @@ impl Grid {
     /// Returns the parameters with their values.
     #[must_use]
     pub fn parameters(&self) -> &[(String, Vec<String>)] {
-        &self.0
+        &self.parameters
     }
 
     /// Returns the number of points; 0 without parameters.
     #[must_use]
     pub fn points(&self) -> usize {
         let product = |points: usize, (_, values): &(String, Vec<String>)| points.saturating_mul(values.len());
-        if self.0.is_empty() { 0 } else { self.0.iter().fold(1, product) }
+        match self.parameters.first() {
+            None => 0,
+            Some((_, values)) if self.is_list => values.len(),
+            Some(_) => self.parameters.iter().fold(1, product),
+        }
     }
 
     /// Returns each parameter with its value at a point, counted from 0.
@@ -153,9 +175,16 @@ impl Grid {
         if index >= self.points() {
             return None;
         }
+        if self.is_list {
+            return self
+                .parameters
+                .iter()
+                .map(|(name, values)| Some((name.as_str(), values.get(index)?.as_str())))
+                .collect();
+        }
         let mut rest = index;
-        let mut point = Vec::with_capacity(self.0.len());
-        for (name, values) in self.0.iter().rev() {
+        let mut point = Vec::with_capacity(self.parameters.len());
+        for (name, values) in self.parameters.iter().rev() {
             point.push((name.as_str(), values[rest % values.len()].as_str()));
             rest /= values.len();
         }
@@ -192,7 +221,7 @@ impl Grid {
         let texts = |(name, values): &(String, Vec<String>)| {
             values.iter().chain([name]).map(|text| stored_text(text).0).sum::<u64>()
         };
-        Bytes(self.0.iter().map(texts).sum())
+        Bytes(self.parameters.iter().map(texts).sum())
     }
 }
 
@@ -350,6 +379,15 @@ mod tests {
         changed[3][0].0 = "C".to_owned();
         assert_eq!(Grid::from_points(&changed), None);
         assert_eq!(Grid::from_points(&[]), Some(Grid::default()));
+    }
+
+    #[test]
+    fn listed_points_are_the_rows_of_their_parameters() {
+        let owned = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect::<Vec<_>>();
+        let parameters = vec![("A".to_owned(), owned(&["1", "2"])), ("B".to_owned(), owned(&["x", "y"]))];
+        let list = Grid::list(parameters).expect("as many of each");
+        assert_eq!((list.points(), list.point(1), list.point(2)), (2, Some(vec![("A", "2"), ("B", "y")]), None));
+        assert_eq!(Grid::list(vec![("A".to_owned(), owned(&["1"])), ("B".to_owned(), Vec::new())]), None);
     }
 
     #[test]

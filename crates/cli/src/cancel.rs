@@ -5,6 +5,7 @@ use gangline_api as api;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
+use crate::listing::Filter;
 use crate::{listing, output, sweeps};
 
 /// Which jobs to end.
@@ -49,7 +50,12 @@ impl CancelArgs {
 /// is returned after all were tried.
 pub(crate) fn run(client: &Client, args: &CancelArgs, is_json: bool) -> Result<(), Failure> {
     let chosen = match args.jobs.as_slice() {
-        [] => listing::live(client)?.jobs.into_iter().filter(|job| args.takes(job)).map(|job| job.id).collect(),
+        [] => listing::live(client, &Filter::default())?
+            .jobs
+            .into_iter()
+            .filter(|job| args.takes(job))
+            .map(|job| job.id)
+            .collect(),
         named => named.to_vec(),
     };
     if chosen.is_empty() {

@@ -35,6 +35,9 @@ pub(crate) struct ResumeArgs {
     /// What is to be different: queue=research, priority=high, time_limit=4h (or none)
     #[arg(value_name = "KEY=VALUE", value_parser = key_and_value)]
     values: Vec<(String, String)>,
+    /// Resume it although it succeeded
+    #[arg(long)]
+    again: bool,
 }
 
 fn key_and_value(text: &str) -> Result<(String, String), String> {
@@ -59,7 +62,7 @@ pub(crate) fn set(client: &Client, args: &SetArgs, is_json: bool) -> Result<(), 
 
 /// Submits a job that continues the work of an ended one.
 pub(crate) fn resume(client: &Client, args: &ResumeArgs, is_json: bool) -> Result<(), Failure> {
-    let request = api::ResumeRequest { set: args.values.iter().cloned().collect() };
+    let request = api::ResumeRequest { set: args.values.iter().cloned().collect(), again: args.again };
     let submitted: api::Submitted = client.post(&format!("/jobs/{}/resume", path_segment(&args.job)), &request)?;
     if is_json { output::json(&submitted) } else { output::say(&submitted.job) }
 }

@@ -166,7 +166,7 @@ pub(crate) fn top(client: &Client, args: &TopArgs, is_json: bool) -> Result<(), 
         let health: api::Health = client.get("/health")?;
         let nodes: api::NodeList = client.get("/nodes")?;
         let queues: api::QueueList = client.get("/queues")?;
-        let list = listing::live(client)?;
+        let list = listing::live(client, &listing::Filter::default())?;
         if is_json {
             return output::json(
                 &serde_json::json!({ "health": health, "nodes": nodes.nodes, "queues": queues.queues, "jobs": list.jobs }),

@@ -1,11 +1,15 @@
 //! `ps`, `explain` of a job, `cancel`.
 
+use std::time::Duration;
+
 use clap::Args;
 use gangline_api as api;
+use gangline_base::Timestamp;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
-use crate::{listing, output, report, sweeps};
+use crate::listing::Filter;
+use crate::{listing, moment, output, report, sweeps};
 
 /// Which jobs.
 #[derive(Args, Debug)]
@@ -15,18 +19,73 @@ pub(crate) struct PsArgs {
     /// Ended ones too
     #[arg(short, long)]
     all: bool,
+    /// Only jobs that this user submitted
+    #[arg(short, long)]
+    user: Option<String>,
+    /// Only jobs in these states, as running or failed,cancelled; states of ended jobs show ended ones
+    #[arg(long, value_delimiter = ',', value_parser = state)]
+    state: Vec<api::JobState>,
+    /// Only jobs of this queue
+    #[arg(long)]
+    queue: Option<String>,
+    /// Only jobs submitted since then, ended ones too: how long ago, as 2d, or when, as 2026-11-25
+    #[arg(long, value_name = "TIME", value_parser = moment::since)]
+    since: Option<Timestamp>,
+    /// Only jobs with this in their names
+    #[arg(long)]
+    name: Option<String>,
     /// At most this many ended ones, newest first; live ones are always shown, all of them
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
+}
+
+/// All states, in the order of a job's life.
+const STATES: [api::JobState; 8] = [
+    api::JobState::Waiting,
+    api::JobState::Starting,
+    api::JobState::Running,
+    api::JobState::Stopping,
+    api::JobState::Succeeded,
+    api::JobState::Failed,
+    api::JobState::Cancelled,
+    api::JobState::Stopped,
+];
+
+/// Parses a state.
+fn state(text: &str) -> Result<api::JobState, String> {
+    let known = || STATES.map(api::JobState::name).join(", ");
+    let found = STATES.into_iter().find(|state| state.name() == text);
+    found.ok_or_else(|| format!("it is no state of a job; the states are {}", known()))
+}
+
+impl PsArgs {
+    fn filter(&self) -> Filter {
+        let PsArgs { user, state, queue, since, name, .. } = self;
+        let (user, queue, name) = (user.clone(), queue.clone(), name.clone());
+        Filter { user, queue, name, states: state.clone(), since: since.map(api::Time) }
+    }
+
+    fn shows_ended(&self) -> bool {
+        self.all || self.since.is_some() || self.state.iter().any(|state| state.is_final())
+    }
+
+    fn is_filtered(&self) -> bool {
+        self.user.is_some()
+            || self.queue.is_some()
+            || self.name.is_some()
+            || !self.state.is_empty()
+            || self.since.is_some()
+    }
 }
 
 pub(crate) fn list(client: &Client, args: &PsArgs, is_json: bool) -> Result<(), Failure> {
     if let Some(sweep) = &args.sweep {
         return sweeps::show(client, sweep, is_json);
     }
-    let mut list = listing::live(client)?;
-    if args.all {
-        let ended = listing::ended(client, args.limit)?;
+    let filter = args.filter();
+    let mut list = listing::live(client, &filter)?;
+    if args.shows_ended() {
+        let ended = listing::ended(client, &filter, args.limit)?;
         // A job may have ended between the two questions.
         let is_new = |job: &api::Job| list.jobs.iter().all(|live| live.id != job.id);
         let ended: api::JobList = api::JobList { jobs: ended.jobs.into_iter().filter(is_new).collect(), ..ended };
@@ -41,8 +100,9 @@ pub(crate) fn list(client: &Client, args: &PsArgs, is_json: bool) -> Result<(), 
         return output::json(&list);
     }
     if list.jobs.is_empty() {
-        let ended = if args.all { "" } else { "; gangline ps --all shows ended ones" };
-        output::tell(&format!("no job{ended}; send one with: gangline submit job.yaml"));
+        let chosen = if args.is_filtered() { " is chosen" } else { "" };
+        let ended = if args.shows_ended() { "" } else { "; gangline ps --all shows ended ones" };
+        output::tell(&format!("no job{chosen}{ended}; send one with: gangline submit job.yaml"));
         return Ok(());
     }
     output::print(&jobs_table(&list.jobs))?;
@@ -54,7 +114,7 @@ pub(crate) fn list(client: &Client, args: &PsArgs, is_json: bool) -> Result<(), 
 
 /// Formats jobs as a table.
 pub(crate) fn jobs_table(jobs: &[api::Job]) -> String {
-    let headings = ["JOB", "NAME", "QUEUE", "STATE", ">STEP", ">LOSS", ">SLOTS", ">AGE", "WHY"];
+    let headings = ["JOB", "NAME", "QUEUE", "STATE", ">STEP", ">LOSS", ">SLOTS", ">ELAPSED", ">ETA", "WHY"];
     let rows = jobs.iter().map(|job| {
         vec![
             job.id.clone(),
@@ -64,11 +124,27 @@ pub(crate) fn jobs_table(jobs: &[api::Job]) -> String {
             step(job),
             job.progress.last_loss(4).unwrap_or_else(|| "-".to_owned()),
             slots(&job.gang),
-            output::age(job.submitted_at),
+            elapsed(job, output::now()).map_or_else(|| "-".to_owned(), output::duration),
+            eta(job).map_or_else(|| "-".to_owned(), |left| format!("~{}", output::duration(left))),
             output::shorten(&job.because, 80),
         ]
     });
     output::table(&headings, rows.collect())
+}
+
+/// Returns how long a job has held its devices since it last got them, or held them the last time; none if it never
+/// has.
+fn elapsed(job: &api::Job, now: Timestamp) -> Option<Duration> {
+    let last = job.attempts.last()?;
+    Some(last.ended_at.map_or(now, |at| at.0).since(last.placed_at.0))
+}
+
+/// Returns how long a job will still run: its steps that are left, at the speed of the last ones (estimated).
+fn eta(job: &api::Job) -> Option<Duration> {
+    let progress = &job.progress;
+    let left = progress.total_steps?.checked_sub(progress.step?)?;
+    let rate = progress.steps_per_second.filter(|rate| *rate > 0.0 && !job.state.is_final())?;
+    Duration::try_from_secs_f64(f64::from(u32::try_from(left).ok()?) / rate).ok()
 }
 
 fn step(job: &api::Job) -> String {

@@ -1,25 +1,36 @@
-//! `logs`: prints a rank's log, to its end or as it grows.
+//! `logs`: prints what ranks wrote, to its end or as it grows; of several ranks in the order of time.
 
-use std::time::Duration;
+mod choice;
+mod merge;
 
 use clap::Args;
 use gangline_api as api;
+use gangline_base::Timestamp;
 
-use crate::client::{Client, path_segment};
+use crate::client::Client;
 use crate::failure::Failure;
-use crate::output;
+use crate::log_reader::{LogKind, LogReader, Piece, Reach, Wanted};
+use crate::{moment, output};
+use choice::{Pattern, Ranks};
+use merge::{Merge, Read};
 
-/// Interval between two checks for more.
-const FOLLOW_INTERVAL: Duration = Duration::from_millis(300);
-
-/// Which log.
+/// Which log, and which of its lines.
 #[derive(Args, Debug)]
 pub(crate) struct LogsArgs {
     /// The job's id, as job-3 or 3
     job: String,
-    /// The global rank
-    #[arg(long, default_value_t = 0)]
-    rank: u32,
+    /// The global rank, several as 0,4-7, or all: each line then begins with its rank
+    #[arg(long, default_value = "0", value_name = "RANKS")]
+    rank: Ranks,
+    /// Only the last N of the lines
+    #[arg(short = 'n', long, value_name = "N")]
+    tail: Option<usize>,
+    /// Only lines since then: how long ago, as 10m or 2h, or when, as 2026-11-25T08:30
+    #[arg(long, value_name = "TIME", value_parser = moment::since)]
+    since: Option<Timestamp>,
+    /// Only lines in which this regular expression is found; (?i) before it ignores case
+    #[arg(long, value_name = "REGEX")]
+    grep: Option<Pattern>,
     /// What the setup command wrote, on the rank's node
     #[arg(long, conflicts_with = "stacks")]
     setup: bool,
@@ -35,12 +46,67 @@ pub(crate) struct LogsArgs {
 }
 
 impl LogsArgs {
-    /// Returns the query's part that names another log than the rank's own.
-    fn kind(&self) -> &'static str {
-        match (self.setup, self.stacks) {
-            (true, _) => "&kind=setup",
-            (_, true) => "&kind=stacks",
-            (false, false) => "",
+    fn wanted(&self, rank: u32) -> Wanted<'_> {
+        let kind = match (self.setup, self.stacks) {
+            (true, _) => LogKind::Setup,
+            (_, true) => LogKind::Stacks,
+            (false, false) => LogKind::Rank,
+        };
+        let reach = match (self.follow, self.attempt) {
+            (false, _) => Reach::Now,
+            (true, Some(_)) => Reach::Attempt,
+            (true, None) => Reach::Job,
+        };
+        Wanted { job: &self.job, rank, kind, attempt: self.attempt, reach }
+    }
+
+    fn chooses_lines(&self) -> bool {
+        self.tail.is_some() || self.since.is_some() || self.grep.is_some()
+    }
+}
+
+pub(crate) fn run(client: &Client, args: &LogsArgs, is_json: bool) -> Result<(), Failure> {
+    let ranks = args.rank.of(|| ranks_of(client, args))?;
+    let [first, ..] = *ranks.as_slice() else { return Ok(()) };
+    if is_json && (ranks.len() > 1 || args.chooses_lines()) {
+        let hint = "leave --json out, or choose lines from what it prints";
+        return Err(Failure::local("--json prints one rank's whole log, piece by piece", hint));
+    }
+    if is_json {
+        return print_pieces(LogReader::new(client, args.wanted(first)), args.follow);
+    }
+    let readers = ranks.iter().map(|rank| LogReader::new(client, args.wanted(*rank)));
+    let merge = Merge::new(readers.collect(), args.since, args.grep.as_ref());
+    let read = merge.print(args.tail, args.follow)?;
+    match read {
+        Read { lines: 0, .. } if !args.follow => tell_nothing(args, &client.job(&args.job)?),
+        Read { lines, printed: 0 } if !args.follow => output::tell(&format!("none of {lines} lines is chosen")),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Returns the number of ranks of the attempt, or of the widest one if later attempts are followed too.
+fn ranks_of(client: &Client, args: &LogsArgs) -> Result<u32, Failure> {
+    let job = client.job(&args.job)?;
+    let attempt = job.attempts.iter().rfind(|attempt| args.attempt.is_none_or(|number| number == attempt.number));
+    let shares = attempt.map_or(job.gang.nodes, |attempt| u32::try_from(attempt.shares.len()).unwrap_or(u32::MAX));
+    let widest = job.gang.nodes_max.unwrap_or(job.gang.nodes);
+    let nodes = if args.follow { shares.max(widest) } else { shares };
+    Ok(nodes.saturating_mul(job.gang.ranks_per_node))
+}
+
+/// Prints the pieces of a log as the API gives them.
+fn print_pieces(mut reader: LogReader<'_>, follow: bool) -> Result<(), Failure> {
+    loop {
+        match reader.next()? {
+            Piece::Chunk(chunk) => {
+                let piece = serde_json::to_string(&chunk).map_err(|error| Failure::local(error.to_string(), ""))?;
+                output::say(&piece)?;
+            }
+            Piece::Attempt(_) => {}
+            Piece::Quiet | Piece::Missing(_) if follow => std::thread::sleep(merge::INTERVAL),
+            Piece::Quiet | Piece::Missing(_) | Piece::End => return Ok(()),
         }
     }
 }
@@ -58,66 +124,4 @@ fn tell_nothing(args: &LogsArgs, job: &api::Job) {
     };
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
     output::tell(&format!("attempt {} of {id} has written nothing there{why}{hint}", attempt.number));
-}
-
-pub(crate) fn run(client: &Client, args: &LogsArgs, is_json: bool) -> Result<(), Failure> {
-    let mut attempt = args.attempt;
-    let mut cursor: Option<String> = None;
-    loop {
-        let mut query = format!("?rank={}{}", args.rank, args.kind());
-        query.extend(attempt.map(|attempt| format!("&attempt={attempt}")));
-        query.extend(cursor.as_ref().map(|cursor| format!("&cursor={}", path_segment(cursor))));
-        let path = format!("/jobs/{}/logs{query}", path_segment(&args.job));
-        let chunk = match client.get::<api::LogChunk>(&path) {
-            // The log is followed before the rank has started.
-            Err(Failure::Api { status: 404, detail, .. }) if args.follow && detail.code == "G0311" => {
-                if client.job(&args.job)?.state.is_final() {
-                    return Ok(());
-                }
-                std::thread::sleep(FOLLOW_INTERVAL);
-                continue;
-            }
-            other => other?,
-        };
-        let has_more = !chunk.text.is_empty();
-        if !has_more && cursor.is_none() && !args.follow && !is_json {
-            tell_nothing(args, &client.job(&args.job)?);
-        }
-        if is_json {
-            output::say(&serde_json::to_string(&chunk).map_err(|e| Failure::local(e.to_string(), ""))?)?;
-        } else {
-            output::print(&chunk.text)?;
-        }
-        attempt = Some(chunk.attempt);
-        cursor = Some(chunk.next.clone());
-        if chunk.is_end {
-            match next_attempt(client, args, chunk.attempt)? {
-                Some(next) => (attempt, cursor) = (Some(next), None),
-                None => return Ok(()),
-            }
-        } else if !has_more {
-            if !args.follow {
-                return Ok(());
-            }
-            std::thread::sleep(FOLLOW_INTERVAL);
-        }
-    }
-}
-
-/// Returns the attempt to follow after one has ended; none if there is no other.
-fn next_attempt(client: &Client, args: &LogsArgs, after: u32) -> Result<Option<u32>, Failure> {
-    if !args.follow || args.attempt.is_some() {
-        return Ok(None);
-    }
-    loop {
-        let job = client.job(&args.job)?;
-        if let Some(next) = job.attempts.iter().find(|attempt| attempt.number > after) {
-            output::tell(&format!("--- attempt {} ---", next.number));
-            return Ok(Some(next.number));
-        }
-        if job.state.is_final() {
-            return Ok(None);
-        }
-        std::thread::sleep(FOLLOW_INTERVAL);
-    }
 }

@@ -1,6 +1,7 @@
 //! `gangline`: the only binary. Parses the command line, calls the command, and turns failures into exit
 //! codes.
 
+mod alerts;
 mod amount;
 mod backup;
 mod cancel;
@@ -9,6 +10,7 @@ mod checkpoint;
 mod client;
 mod cluster;
 mod configuration;
+mod courier;
 mod data;
 #[cfg(feature = "demo")]
 mod demo;
@@ -22,8 +24,10 @@ mod jobs;
 mod launcher;
 mod listen;
 mod listing;
+mod log_reader;
 mod logs;
 mod manual;
+mod moment;
 mod output;
 mod plan;
 mod rebuild;
@@ -41,6 +45,7 @@ mod submit;
 mod sweeps;
 mod token;
 mod up;
+mod why;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -106,6 +111,10 @@ enum Command {
     Show(show::ShowArgs),
     /// Show what the ranks measured: all metrics of a job, or the curve of one
     Series(series::SeriesArgs),
+    /// Say why a job is slower than it could be: data, checkpoints, communication, slow ranks, and what each costs
+    Why(why::WhyArgs),
+    /// List alerts that fire; acknowledge or silence them
+    Alerts(alerts::AlertsArgs),
     /// Print a rank's log
     Logs(logs::LogsArgs),
     /// Say why a job waits, or runs where it does; with --log, why a run failed
@@ -223,6 +232,8 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
         Command::Show(args) => show::run(&global, &args)?,
         Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,
+        Command::Why(args) => why::run(&Client::connect(&global)?, &args, global.json)?,
+        Command::Alerts(args) => alerts::run(&global, &args)?,
         Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Explain(args) => explain::run(&global, &args)?,
         Command::Cancel(args) => cancel::run(&Client::connect(&global)?, &args, global.json)?,

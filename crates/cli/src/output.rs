@@ -86,11 +86,6 @@ pub(crate) fn now() -> Timestamp {
     Timestamp::from_unix_nanos(u64::try_from(nanos).unwrap_or_default())
 }
 
-/// Formats how long ago a time was.
-pub(crate) fn age(since: Time) -> String {
-    duration(now().since(since.0))
-}
-
 /// Shortens a text to `width` characters.
 pub(crate) fn shorten(text: &str, width: usize) -> String {
     if text.chars().count() <= width {

@@ -48,6 +48,7 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("advertise", before.advertise != now.advertise),
         ("tls", before.tls != now.tls),
         ("topology_file", before.topology_file != now.topology_file),
+        ("alerts_file", before.alerts_file != now.alerts_file),
         ("journal", before.journal != now.journal),
         ("node", before.nodes != now.nodes),
         ("inherit", before.inherit != now.inherit),
@@ -55,6 +56,7 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("price", before.sharing.prices != now.sharing.prices),
         ("limits", before.limits != now.limits),
         ("retention", before.retention != now.retention),
+        ("smtp", before.smtp != now.smtp),
     ];
     parts.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()).collect()
 }

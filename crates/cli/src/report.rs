@@ -57,12 +57,18 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
         let metric = sweep.metric.map(|metric| format!(", {}", sweeps::metric(metric))).unwrap_or_default();
         writeln!(text, "  sweep        {}: {}{metric}", sweep.id, sweeps::parameters(&sweep.parameters))?;
     }
+    for notified in &job.notifies {
+        writeln!(text, "  notifies     {notified}")?;
+    }
     let saved = &job.checkpoints;
     let last = saved.last_step.map(|step| format!(", last at step {step}")).unwrap_or_default();
     let stall = stall(&job.usage).unwrap_or_default();
     writeln!(text, "  checkpoints  {}, {} written{last}{stall} (measured)", saved.count, Bytes(saved.bytes))?;
     if let Some(folder) = job.checkpoint_path.as_ref().filter(|_| saved.count > 0) {
         writeln!(text, "               in {folder}")?;
+    }
+    for alert in &job.alerts {
+        writeln!(text, "  alert        {alert}")?;
     }
     writeln!(text, "  faults       {} of at most {}", job.faults, job.max_faults)
 }

@@ -12,8 +12,9 @@ use gangline_api as api;
 use gangline_execution::supervisor::Identity;
 use serde_json::{Value, json};
 
-use crate::client::{Client, absolute, path_segment};
+use crate::client::{Client, absolute};
 use crate::failure::Failure;
+use crate::log_reader::{Line, LogKind, LogReader, Piece, Reach, Wanted};
 use crate::{exec, follow, output, submit};
 
 /// Interval between two looks at the log.
@@ -180,52 +181,33 @@ fn until_it_runs(client: &Client, id: &str) -> Result<api::Job, Failure> {
 
 /// Prints what the first rank prints, on the same streams, until the job has ended.
 fn follow_log(client: &Client, id: &str) -> Result<(), Failure> {
-    let (mut attempt, mut cursor, mut said) = (None::<u32>, None::<String>, String::new());
+    let wanted = Wanted { job: id, rank: 0, kind: LogKind::Rank, attempt: None, reach: Reach::Job };
+    let (mut reader, mut said) = (LogReader::new(client, wanted), String::new());
     loop {
-        let mut query = String::from("?rank=0");
-        query.extend(attempt.map(|attempt| format!("&attempt={attempt}")));
-        query.extend(cursor.as_ref().map(|cursor| format!("&cursor={}", path_segment(cursor))));
-        let chunk = match client.get::<api::LogChunk>(&format!("/jobs/{id}/logs{query}")) {
-            Ok(chunk) => chunk,
-            Err(Failure::Api { status: 404, .. } | Failure::Unreachable { .. }) => {
-                let job = follow::watch(|| client.job(id), |_| true)?;
-                if job.state.is_final() {
-                    return Ok(());
-                }
+        match reader.next()? {
+            Piece::Chunk(chunk) => chunk.text.lines().try_for_each(print_line)?,
+            Piece::Attempt(_) => {}
+            Piece::Missing(job) => {
                 if job.state == api::JobState::Waiting && job.because != said {
                     output::tell(&format!("{id} waits: {}", job.because));
                     said = job.because;
                 }
                 std::thread::sleep(INTERVAL);
-                continue;
             }
-            Err(failure) => return Err(failure),
-        };
-        chunk.text.lines().try_for_each(print_line)?;
-        (attempt, cursor) = (Some(chunk.attempt), Some(chunk.next.clone()));
-        if chunk.is_end {
-            let job = client.job(id)?;
-            match job.attempts.iter().find(|later| later.number > chunk.attempt) {
-                Some(next) => (attempt, cursor) = (Some(next.number), None),
-                None if job.state.is_final() => return Ok(()),
-                None => std::thread::sleep(INTERVAL),
-            }
-        } else if chunk.text.is_empty() {
-            std::thread::sleep(INTERVAL);
+            Piece::Quiet => std::thread::sleep(INTERVAL),
+            Piece::End => return Ok(()),
         }
     }
 }
 
 /// Prints a line of a log without its time, on the stream that it was printed on.
 fn print_line(line: &str) -> Result<(), Failure> {
-    let mut parts = line.splitn(3, ' ');
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(_), Some("O"), text) => output::say(text.unwrap_or_default()),
-        (Some(_), Some("E"), text) => {
-            output::tell(text.unwrap_or_default());
+    match Line::parse(line) {
+        Line { is_error: true, text, .. } => {
+            output::tell(text);
             Ok(())
         }
-        _ => output::say(line),
+        Line { text, .. } => output::say(text),
     }
 }
 

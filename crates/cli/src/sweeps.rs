@@ -64,11 +64,25 @@ fn text(sweep: &Sweep) -> String {
         );
         text.push_str(&format!("  {goal} {metric}: {rungs} the best 1 in {reduction} go on\n"));
     }
-    text.push_str(&table(&sweep.points));
+    if let Some(best) = sweep.ranking.first().and_then(|best| sweep.points.iter().find(|point| point.job == *best)) {
+        let value = best.metric.map(metric).or_else(|| best.loss.map(|loss| format!("loss {loss:.4}")));
+        let value = value.unwrap_or_default();
+        text.push_str(&format!("  best so far: {} {} with {value}\n", best.job, parameters(&best.parameters)));
+        text.push_str(&format!("  ordered by {}\n", sweep.ranked_by));
+    }
+    text.push_str(&table(&by_rank(sweep)));
     text
 }
 
-fn table(points: &[SweepPoint]) -> String {
+/// Returns the jobs in the order of their ranks, then those without one.
+fn by_rank(sweep: &Sweep) -> Vec<&SweepPoint> {
+    let mut points: Vec<&SweepPoint> = sweep.points.iter().collect();
+    let rank = |point: &SweepPoint| sweep.ranking.iter().position(|job| *job == point.job).unwrap_or(usize::MAX);
+    points.sort_by_cached_key(|point| rank(point));
+    points
+}
+
+fn table(points: &[&SweepPoint]) -> String {
     let headings = ["JOB", "PARAMETERS", "STATE", ">STEP", ">LOSS", "LAST RUNG", "WHY"];
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows = points.iter().map(|point| {

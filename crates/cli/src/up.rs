@@ -13,9 +13,10 @@ use gangline_execution::endpoint::publish;
 use gangline_execution::inventory::{Inventory, this_layout, this_machine};
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::NodeCapacity;
-use gangline_server::{self as server, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits};
+use gangline_server::{self as server, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits, alerts as alerting};
 use gangline_specs::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_store::db::{self, Sequence};
+use gangline_telemetry::alerts::Rules;
 use gangline_telemetry::series;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -27,7 +28,7 @@ use crate::failure::Failure;
 use crate::launcher::{self, Chosen, LauncherArgs};
 use crate::listen::{ListenArgs, Listening};
 use crate::reload::{self, Reloading};
-use crate::{Global, output};
+use crate::{Global, alerts, courier, output};
 
 /// Interval between two checks that the control plane's threads live.
 const LIFE_CHECK: Duration = Duration::from_millis(500);
@@ -104,6 +105,7 @@ pub(crate) struct Running {
     visits: Visits,
     service: Service,
     series: Option<series::Service>,
+    alerts: Option<alerting::Service>,
     reloading: Reloading,
     stop_http: oneshot::Sender<()>,
     http: std::thread::JoinHandle<std::io::Result<()>>,
@@ -150,6 +152,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     make_private(&folder)?;
     let path = config_path(&folder, args.config.as_ref());
     let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
+    let rules = alerts::rules_of(&folder, &config, path.as_deref())?;
     let listening = Listening::choose(&folder, &config, path.as_deref(), &args.listen)?;
     let address = listening.address;
     let secrets = Secrets::open(&folder).map_err(|error| {
@@ -177,6 +180,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         journal: journal_options(args)?,
         on_journal_failure: args.on_journal_failure.into(),
         notice_source: args.spot_notice.clone(),
+        courier: Some(courier::start(config.smtp.as_ref(), path.as_deref())?),
         timing: timing(args),
     };
     // The port comes before the journal: whoever holds the folder keeps its endpoint file.
@@ -195,6 +199,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let read = reload::reader(folder.clone(), args.config.clone(), config);
     let reloading = Reloading { read, handle: service.handle() };
     let (series, series_handle) = start_series(&folder);
+    let alerts = start_alerts(rules, [&folder, &journal_folder], &service, &series_handle);
     let app = App {
         handle: service.handle(),
         views: service.views(),
@@ -205,10 +210,12 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         hosts,
         at_hand: AtHand::default(),
         series: series_handle,
+        alerts: alerts.as_ref().map(alerting::Service::handle).unwrap_or_default(),
+        clock: output::now,
         read_configuration: reloading.read.clone(),
     };
     let (stop_http, http) = spawn_server(runtime, doors, app)?;
-    Ok(Running { url, visits, service, series, reloading, stop_http, http })
+    Ok(Running { url, visits, service, series, alerts, reloading, stop_http, http })
 }
 
 /// Makes the folder's socket, whose holder may replace an earlier one; without it everything goes by TLS.
@@ -279,6 +286,7 @@ impl Running {
         if !matches!(self.http.join(), Ok(Ok(()))) {
             output::tell("the server had ended with an error");
         }
+        self.alerts.into_iter().for_each(alerting::Service::stop);
         self.service.stop();
         self.series.into_iter().for_each(series::Service::stop);
     }
@@ -298,6 +306,27 @@ fn start_series(folder: &Path) -> (Option<series::Service>, series::Handle) {
             (None, series::Handle::closed(cause))
         }
     }
+}
+
+/// Starts alerts. Without them everything else goes on.
+fn start_alerts(
+    rules: Rules,
+    [folder, journal_folder]: [&Path; 2],
+    service: &Service,
+    series: &series::Handle,
+) -> Option<alerting::Service> {
+    let options = alerting::Options {
+        rules,
+        folder: folder.to_owned(),
+        journal_folder: journal_folder.to_owned(),
+        handle: service.handle(),
+        views: service.views(),
+        series: series.clone(),
+        clock: output::now,
+    };
+    alerting::Service::start(options)
+        .map_err(|error| warn!(%error, "no thread for alerts: nobody is told of anything"))
+        .ok()
 }
 
 fn start_failure(error: &StartError) -> Failure {

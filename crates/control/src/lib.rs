@@ -5,6 +5,7 @@
 //! the HTTP API is `gangline-server`. Keeps.
 
 pub mod backup;
+pub mod delivery;
 mod folders;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

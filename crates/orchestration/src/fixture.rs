@@ -63,6 +63,7 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         datasets: Default::default(),
         pins: Default::default(),
         after: Default::default(),
+        notify: Default::default(),
         origin: None,
         submitter: Submitter("ann".to_owned()),
     }

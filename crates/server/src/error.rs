@@ -153,6 +153,14 @@ impl From<service::Error> for ApiError {
                 let hint = "only an ended job is resumed; one that is held starts with gangline release";
                 ApiError::new(StatusCode::CONFLICT, "G0423", message, hint)
             }
+            service::Error::Finished(id) => {
+                let hint = format!("gangline resume --again {id} runs it all the same");
+                ApiError::new(StatusCode::CONFLICT, "G0330", message, hint)
+            }
+            service::Error::NoMailServer(_) => {
+                let hint = "name one in the table [smtp] of the configuration, or leave notify.email out";
+                ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0331", message, hint)
+            }
             service::Error::NotResumable(_) => {
                 let hint = "submit its job file again; it finds the checkpoints if it has the same checkpoint.path";
                 ApiError::new(StatusCode::CONFLICT, "G0423", message, hint)

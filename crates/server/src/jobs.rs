@@ -19,8 +19,8 @@ use super::error::ApiError;
 use super::once::Caller;
 use super::segment::Segment;
 use super::{App, ErrorBody, read, try_read};
-use gangline_control::service;
-use gangline_control::views::{JOBS_PER_PAGE_MAX, JobPage, Standing};
+use gangline_control::service::{self, Resumption};
+use gangline_control::views::{JOBS_PER_PAGE_MAX, JobPage, Standing, StateRecord, Wanted};
 use gangline_store::db;
 
 /// Default number of jobs in a listing.
@@ -42,8 +42,44 @@ pub(super) struct ListQuery {
     before: Option<String>,
     /// Only live jobs, or only ended ones; both if absent. A page is filled with these.
     standing: Option<api::JobStanding>,
-    /// At most this many; 500 at most.
+    /// Only jobs that this user submitted.
+    user: Option<String>,
+    /// Only jobs of this queue.
+    queue: Option<String>,
+    /// Only jobs with this in their names, in lower or upper case.
+    name: Option<String>,
+    /// Only jobs in this state, or in one of several, with commas between them.
+    state: Option<String>,
+    /// Only jobs submitted at or after this time (RFC 3339).
+    since: Option<api::Time>,
+    /// At most this many; 500 at most. A page of a filtered list may have fewer, or none, although there are more: then
+    /// `next` is there.
     limit: Option<u32>,
+}
+
+impl ListQuery {
+    fn wanted(&self) -> Result<Wanted, ApiError> {
+        let standing = match self.standing {
+            None => Standing::Any,
+            Some(api::JobStanding::Live) => Standing::Live,
+            Some(api::JobStanding::Ended) => Standing::Ended,
+        };
+        let states = self.state.as_deref().unwrap_or_default().split(',').filter(|word| !word.is_empty());
+        let states = states.map(|word| {
+            StateRecord::ALL.into_iter().find(|state| state.name() == word).ok_or_else(|| {
+                let known = StateRecord::ALL.map(StateRecord::name).join(", ");
+                ApiError::malformed(format!("\"{word}\" is no state of a job; the states are {known}"))
+            })
+        });
+        Ok(Wanted {
+            standing,
+            user: self.user.clone(),
+            queue: self.queue.clone(),
+            name: self.name.clone(),
+            states: states.collect::<Result<_, _>>()?,
+            since: self.since.map(|time| time.0),
+        })
+    }
 }
 
 /// How fine a curve.
@@ -77,22 +113,17 @@ pub(super) async fn list(
     let Query(query) = query?;
     let before = query.before.as_deref().map(parse_job).transpose()?;
     let limit = query.limit.unwrap_or(JOBS_PER_PAGE).clamp(1, JOBS_PER_PAGE_MAX);
-    let standing = match query.standing {
-        None => Standing::Any,
-        Some(api::JobStanding::Live) => Standing::Live,
-        Some(api::JobStanding::Ended) => Standing::Ended,
-    };
-    list_jobs(&app, standing, before, limit).await.map(Json)
+    list_jobs(&app, query.wanted()?, before, limit).await.map(Json)
 }
 
 /// Lists jobs as the API and the page show them.
 pub(super) async fn list_jobs(
     app: &Arc<App>,
-    standing: Standing,
+    wanted: Wanted,
     before: Option<JobId>,
     limit: u32,
 ) -> Result<api::JobList, ApiError> {
-    with_reasons(app, page(app, standing, before, limit).await?).await
+    with_reasons(app, page(app, wanted, before, limit).await?).await
 }
 
 /// Returns the jobs that hold devices, newest first, `limit` at most.
@@ -117,14 +148,16 @@ async fn with_reasons(app: &Arc<App>, JobPage { jobs, damaged, next }: JobPage) 
 }
 
 /// Reads a page of the list. Where the database has a malformed page, jobs are read one by one around it.
-async fn page(app: &Arc<App>, standing: Standing, before: Option<JobId>, limit: u32) -> Result<JobPage, ApiError> {
-    match try_read(app, move |views| views.jobs(standing, before, limit)).await? {
+async fn page(app: &Arc<App>, wanted: Wanted, before: Option<JobId>, limit: u32) -> Result<JobPage, ApiError> {
+    let wanted = Arc::new(wanted);
+    let same = Arc::clone(&wanted);
+    match try_read(app, move |views| views.jobs(&wanted, before, limit)).await? {
         Err(db::Error::Damaged { .. }) => {
             let before = match before {
                 Some(before) => before,
                 None => JobId(app.handle.health().await?.last_job + 1),
             };
-            read(app, move |views| views.jobs_singly(standing, before, limit)).await
+            read(app, move |views| views.jobs_singly(&same, before, limit)).await
         }
         found => Ok(found?),
     }
@@ -216,7 +249,9 @@ async fn record_of(app: &Arc<App>, text: &str) -> Result<api::Job, ApiError> {
 #[utoipa::path(get, path = "/api/v1/jobs/{job}", params(("job" = String, Path, description = "its id")), tag = "jobs",
     responses((status = 200, body = api::Job), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub(super) async fn show(State(app): State<Arc<App>>, Segment(job): Segment) -> Result<Json<api::Job>, ApiError> {
-    record_of(&app, &job).await.map(Json)
+    let mut job = record_of(&app, &job).await?;
+    job.alerts = app.alerts.firing_about(&job.id);
+    Ok(Json(job))
 }
 
 /// Asks for a job's end. A waiting job ends at once, a running one within its grace.
@@ -265,7 +300,8 @@ pub(super) async fn resume(
 ) -> Result<Json<api::Submitted>, ApiError> {
     let (id, Json(request)) = (parse_job(&job)?, request?);
     let changes = parse_changes(&request.set)?;
-    Ok(Json(caller.handle(&app).resume(id, changes, caller.user.clone()).await?))
+    let resumption = Resumption { origin: id, changes, again: request.again, by: caller.user.clone() };
+    Ok(Json(caller.handle(&app).resume(resumption).await?))
 }
 
 fn parse_changes(set: &BTreeMap<String, String>) -> Result<Vec<JobChange>, ApiError> {

@@ -4,6 +4,7 @@
 //! changes go through the service's handle. Keeps A-9, A-10 (bodies, pages and log chunks have limits) and
 //!
 
+pub mod alerts;
 mod at_hand;
 mod auth;
 mod body;
@@ -13,6 +14,7 @@ mod jobs;
 mod logs;
 mod metrics;
 mod nodes;
+mod observing;
 mod once;
 mod openapi;
 mod page;
@@ -26,6 +28,7 @@ pub mod tls;
 mod token;
 mod visits;
 mod web;
+mod why;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,7 +40,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use gangline_api as api;
-use gangline_base::Submitter;
+use gangline_base::{Submitter, Timestamp};
 
 pub use at_hand::AtHand;
 pub use openapi::document as openapi_document;
@@ -81,6 +84,10 @@ pub struct App {
     pub at_hand: AtHand,
     /// The series store.
     pub series: gangline_telemetry::series::Handle,
+    /// Alerts.
+    pub alerts: alerts::Handle,
+    /// Returns the wall-clock time.
+    pub clock: fn() -> Timestamp,
     /// Reads the configuration file again.
     pub read_configuration: ReadConfiguration,
 }
@@ -106,6 +113,11 @@ pub fn router(app: App) -> Router {
         .route("/jobs/{job}/metrics", get(metrics::list))
         .route("/jobs/{job}/metrics/curves", get(metrics::curves))
         .route("/jobs/{job}/logs", get(logs::read))
+        .route("/jobs/{job}/why", get(why::show))
+        .route("/alerts", get(alerts::routes::list))
+        .route("/alerts/{alert}/acknowledge", post(alerts::routes::acknowledge))
+        .route("/silences", post(alerts::routes::silence))
+        .route("/silences/{silence}/end", post(alerts::routes::end_silence))
         .route("/sweeps/{sweep}", get(sweeps::show))
         .route("/sweeps/{sweep}/cancel", post(sweeps::cancel))
         .route("/nodes", get(nodes::list))

@@ -173,6 +173,7 @@ fn question(job: JobId, query: CurvesQuery) -> Result<series::Query, ApiError> {
         device: query.device,
         times: (query.from.map(|time| time.0), query.to.map(|time| time.0)),
         steps: (query.from_step.map(Step), query.to_step.map(Step)),
+        resolution: None,
         points_max,
         curves_max: (POINTS_OF_ALL_MAX / points_max).clamp(1, CURVES_MAX),
     })

@@ -9,7 +9,7 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{jobs, logs, metrics, nodes, reload, sweeps, token};
+use super::{alerts, jobs, logs, metrics, nodes, reload, sweeps, token, why};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -36,6 +36,11 @@ use super::{jobs, logs, metrics, nodes, reload, sweeps, token};
         sweeps::show,
         sweeps::cancel,
         logs::read,
+        why::show,
+        alerts::routes::list,
+        alerts::routes::acknowledge,
+        alerts::routes::silence,
+        alerts::routes::end_silence,
         nodes::list,
         nodes::drain,
         nodes::undrain,
@@ -118,13 +123,13 @@ fn describe(status: &str) -> &'static str {
         "400" => "the request is malformed, or the job file has problems",
         "401" => "a valid token is required",
         "403" => "the request names a host that isn't this machine",
-        "404" => "there is no such job, sweep, node or log",
+        "404" => "there is no such job, sweep, node, log, alert or silence",
         "408" => "the request took too long",
         "409" => "what it names is not in a state for that, or is in use by another job",
         "413" => "the request's body is too large",
         "415" => "the body isn't said to be application/json",
         "422" => "the job could never fit, or the Idempotency-Key was used for another request",
-        "429" => "too many jobs wait",
+        "429" => "too many jobs wait, or there are too many silences",
         "500" => "a bug in the control plane",
         _ => "the control plane is overloaded, stopping, or can't write its journal",
     }

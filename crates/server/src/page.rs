@@ -106,8 +106,8 @@ async fn jobs_shown(app: &Arc<App>, queues: &[Queue]) -> Result<Vec<Job>, ApiErr
     let mut active: Vec<JobId> = active.collect();
     active.sort_unstable_by(|a, b| b.cmp(a));
     let mut shown = jobs::active_jobs(app, active, ACTIVE_SHOWN).await?;
-    let waiting = jobs::list_jobs(app, Standing::Live, None, WAITING_SHOWN).await?.jobs;
+    let waiting = jobs::list_jobs(app, Standing::Live.into(), None, WAITING_SHOWN).await?.jobs;
     shown.extend(waiting.into_iter().filter(|job| job.state == JobState::Waiting));
-    shown.extend(jobs::list_jobs(app, Standing::Ended, None, ENDED_SHOWN).await?.jobs);
+    shown.extend(jobs::list_jobs(app, Standing::Ended.into(), None, ENDED_SHOWN).await?.jobs);
     Ok(shown)
 }

@@ -85,6 +85,7 @@ impl Gangline {
             datasets: Default::default(),
             pins: Default::default(),
             after: Default::default(),
+            notify: Default::default(),
             origin: None,
             submitter: Submitter(view.workload.label(trace.user).to_owned()),
         }

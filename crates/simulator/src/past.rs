@@ -253,6 +253,7 @@ mod tests {
                 datasets: Default::default(),
                 pins: Default::default(),
                 after: Default::default(),
+                notify: Default::default(),
                 origin: None,
                 submitter: Submitter("ann".to_owned()),
             };

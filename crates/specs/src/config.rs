@@ -14,10 +14,6 @@
 //! name = "research"
 //! quota = { H100 = 4 }
 //!
-//! [scheduling]
-//! ageing = "24h"
-//! default_queue = "research"
-//!
 //! [preemption]
 //! min_runtime = "10m"
 //!
@@ -42,12 +38,14 @@ mod queues;
 mod reservations;
 mod retention;
 mod scheduling;
+mod smtp;
 mod spares;
 mod suspicion;
 mod tls;
 
 pub use prices::{Prices, agree_on_prices};
 pub use retention::Retention;
+pub use smtp::{Smtp, SmtpSecurity};
 pub use tls::TlsFiles;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,6 +95,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// The file that locates the nodes: a network description that a launcher reads; see [`Config::locate`].
     pub topology_file: Option<String>,
+    /// The file of alert rules and receivers, which telemetry reads.
+    pub alerts_file: Option<String>,
     /// The folder of the journal, on a local disk, if it isn't the data folder.
     pub journal: Option<PathBuf>,
     /// The nodes.
@@ -111,6 +111,8 @@ pub struct Config {
     pub limits: Limits,
     /// The rules of when data is removed.
     pub retention: Retention,
+    /// The server by which notices are mailed; `None` if there is none.
+    pub smtp: Option<Smtp>,
 }
 
 /// The reason why a configuration was refused.
@@ -173,6 +175,12 @@ pub enum ConfigError {
         /// The defect.
         message: String,
     },
+    /// The mail server is invalid.
+    #[error("smtp: {message}")]
+    Smtp {
+        /// The defect.
+        message: String,
+    },
     /// The queues contradict each other.
     #[error(transparent)]
     Sharing(#[from] InvalidConfiguration),
@@ -197,6 +205,7 @@ struct FileV1 {
     advertise: Option<String>,
     tls: Option<TlsFiles>,
     topology_file: Option<String>,
+    alerts_file: Option<String>,
     journal: Option<PathBuf>,
     #[serde(default)]
     inherit: Vec<String>,
@@ -225,6 +234,7 @@ struct FileV1 {
     limits: limits::LimitsV1,
     #[serde(default)]
     retention: retention::RetentionV1,
+    smtp: Option<smtp::SmtpV1>,
 }
 
 #[derive(Deserialize)]
@@ -283,13 +293,16 @@ impl Config {
         sharing.aliases = file.sbatch.read();
         let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
         let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
+        let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
+        let smtp = smtp.map_err(|message| ConfigError::Smtp { message })?;
         sharing.check()?;
-        let FileV1 { listen, advertise, tls, topology_file, journal, inherit, launcher, .. } = file;
+        let FileV1 { listen, advertise, tls, topology_file, alerts_file, journal, inherit, launcher, .. } = file;
         Ok(Config {
             listen,
             advertise,
             tls,
             topology_file,
+            alerts_file,
             journal,
             inherit,
             nodes,
@@ -297,6 +310,7 @@ impl Config {
             sharing,
             limits,
             retention,
+            smtp,
         })
     }
 }

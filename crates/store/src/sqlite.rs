@@ -9,7 +9,7 @@ use tracing::warn;
 use crate::db::{self, CommitInfo, Error, Journal, Reader, Record, Sequence};
 use crate::model::{
     Booked, JobRecord, Kept, KeptAnswer, Listing, Loss, PackedBlocks, RequestKey, SAMPLES_PER_REMOVAL_MAX, Slice,
-    Standing, answers, audit, curve, ledger, retention, series, store,
+    Standing, Wanted, answers, audit, curve, ledger, retention, series, store,
 };
 use crate::ports::{self, Batch, Changes, JobCurve, Queries, Series};
 
@@ -65,16 +65,16 @@ impl Queries for Reader {
         self.read(|transaction| ledger::read_ledger(transaction, job))
     }
 
-    fn jobs(&self, standing: Standing, before: Option<JobId>, count: u32) -> Result<Listing, Error> {
-        self.read(|transaction| store::read_jobs(transaction, standing, before, count))
+    fn jobs(&self, wanted: &Wanted, before: Option<JobId>, count: u32) -> Result<Listing, Error> {
+        self.read(|transaction| store::read_jobs(transaction, wanted, before, count))
     }
 
-    fn jobs_singly(&self, standing: Standing, before: JobId, count: u32) -> Result<Listing, Error> {
-        self.read(|transaction| store::read_jobs_singly(transaction, standing, before, count))
+    fn jobs_singly(&self, wanted: &Wanted, before: JobId, count: u32) -> Result<Listing, Error> {
+        self.read(|transaction| store::read_jobs_singly(transaction, wanted, before, count))
     }
 
     fn these_jobs(&self, standing: Standing, ids: &[JobId], count: u32) -> Result<Listing, Error> {
-        self.read(|transaction| store::read_these_jobs(transaction, standing, ids.iter().copied(), count))
+        self.read(|transaction| store::read_these_jobs(transaction, &standing.into(), ids.iter().copied(), count))
     }
 
     fn live_jobs(&self, expected: &BTreeSet<JobId>) -> Result<Vec<JobRecord>, Error> {

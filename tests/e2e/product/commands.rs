@@ -124,6 +124,28 @@ fn logs_follow_a_job_to_its_end_through_its_attempts() {
     let said: Vec<&str> =
         followed.stdout.lines().filter_map(|line| line.split_once(" O ").map(|(_, text)| text)).collect();
     assert_eq!(said, ["rank 1 attempt 1", "rank 1 attempt 2"], "{}", followed.stdout);
+    let texts = |args: &[&str]| -> Vec<String> {
+        let printed = product.run(&[&["logs", &id], args].concat()).stdout;
+        printed.lines().filter_map(|line| Some(line.split_once(" O ")?.1.to_owned())).collect()
+    };
+    let all = product.run(&["logs", &id, "--rank", "all"]).stdout;
+    let mut ranks: Vec<&str> = all.lines().filter_map(|line| line.split_once("] ").map(|(rank, _)| rank)).collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, ["[rank 0", "[rank 1"], "{all}");
+    assert_eq!(texts(&["--rank", "0,1", "--grep", "^rank 1"]), ["rank 1 attempt 2"]);
+    assert_eq!(texts(&["--tail", "1", "--since", "1h"]), ["rank 0 attempt 2"]);
+    assert_eq!(texts(&["--tail", "1", "--attempt", "1", "--grep", "rank 0"]), ["rank 0 attempt 1"]);
+    let none = product.run(&["logs", &id, "--since", "2999-01-01"]);
+    assert!(none.stdout.is_empty() && none.stderr.contains("none of 1 lines is chosen"), "{}", none.stderr);
+    let wrong = product.run(&["logs", &id, "--grep", "rank ("]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("no regular expression"), "{}", wrong.stderr);
+    assert_eq!(product.json(&["ps", "--state", "succeeded", "--name", "TALK"])["jobs"][0]["id"], *id);
+    assert_eq!(
+        product.json(&["ps", "--since", "1h", "--user", "nobody-else"])["jobs"].as_array().map(Vec::len),
+        Some(0)
+    );
+    let refused = product.run(&["resume", &id]);
+    assert!(refused.code == 1 && refused.stderr.contains("G0330"), "{}", refused.stderr);
     let first = product.run(&["logs", "--attempt", "1", &id]);
     assert!(first.stdout.contains("rank 0 attempt 1") && !first.stdout.contains("attempt 2"), "{}", first.stdout);
 }

@@ -21,6 +21,7 @@ mod preemption;
 mod retention;
 mod series;
 mod sweeps;
+mod telemetry;
 mod tls;
 mod upgrade;
 mod waiting;

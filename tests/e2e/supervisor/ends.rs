@@ -1,5 +1,6 @@
 //! How ranks end, and what that makes of the attempt.
 
+use gangline_execution::launcher::Launcher;
 use gangline_execution::protocol::{Fault, FaultCause, NodeState, Outcome};
 
 use crate::fixtures::attempt::Attempt;

@@ -180,7 +180,8 @@ fn install_tools(may_install: bool) -> anyhow::Result<()> {
         // Tests that need these skip themselves without them, which CI doesn't allow.
         let of_tests = [&tools::BROWSER, &tools::MOUNT, &tools::PYTHON, &tools::SLURM, &tools::MUNGE, &tools::NETWORKS];
         let of_shells = [&tools::ZSH, &tools::FISH, &tools::GROFF];
-        tools::ensure(&[&of_tests[..], &of_shells].concat(), true)?;
+        let of_sites = [&tools::ALERTMANAGER];
+        tools::ensure(&[&of_tests[..], &of_shells, &of_sites].concat(), true)?;
     }
     tools::ensure(&[&tools::GIT, &tools::COMPILER, &tools::FUZZER_COMPILER], may_install)
 }

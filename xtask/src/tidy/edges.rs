@@ -24,7 +24,10 @@ const EDGES: [(&str, &[&str]); 19] = [
     ("crates/telemetry", &["base"]),
     ("crates/store", &["base", "accounting", "orchestration", "specs", "execution"]),
     ("crates/control", &["base", "api", "accounting", "orchestration", "specs", "storage", "execution", "store"]),
-    ("crates/server", &["base", "api", "orchestration", "specs", "execution", "store", "telemetry", "control"]),
+    (
+        "crates/server",
+        &["base", "api", "accounting", "orchestration", "specs", "execution", "store", "telemetry", "control"],
+    ),
     (
         "crates/cli",
         &[

@@ -185,7 +185,7 @@ fn absolute_existing(folder: &Path) -> Result<String, Failure> {
 }
 
 fn cancel_all(client: &Client) {
-    let Ok(list) = listing::live(client) else { return };
+    let Ok(list) = listing::live(client, &listing::Filter::default()) else { return };
     for job in &list.jobs {
         // It may have ended meanwhile.
         let _ = client.post::<api::CancelAnswer>(&format!("/jobs/{}/cancel", job.id), &serde_json::json!({}));

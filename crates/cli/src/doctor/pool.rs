@@ -11,8 +11,9 @@ use gangline_execution::health::network::NetworkReport;
 
 use super::gang::{REPORT_BEGINS, REPORT_ENDS};
 use super::{DoctorArgs, exit_code, show};
-use crate::client::{Client, absolute, path_segment};
+use crate::client::{Client, absolute};
 use crate::failure::Failure;
+use crate::log_reader::{Line, LogKind, LogReader, Piece, Reach, Wanted};
 use crate::{Global, follow, output, submit};
 
 /// Maximum size of a rank's log, in bytes.
@@ -143,22 +144,18 @@ fn quote(word: &str) -> String {
 
 /// Returns the whole log without the time and the stream at the beginning of each line.
 fn log_of_first_rank(client: &Client, job: &str) -> Result<String, Failure> {
-    let mut text = String::new();
-    let mut cursor = String::new();
+    let wanted = Wanted { job, rank: 0, kind: LogKind::Rank, attempt: None, reach: Reach::Now };
+    let (mut reader, mut text) = (LogReader::new(client, wanted), String::new());
     while text.len() < LOG_BYTES_MAX {
-        let query = if cursor.is_empty() { String::new() } else { format!("&cursor={}", path_segment(&cursor)) };
-        let chunk: api::LogChunk = match client.get(&format!("/jobs/{}/logs?rank=0{query}", path_segment(job))) {
-            Err(Failure::Api { status: 404, .. }) => break,
-            other => other?,
-        };
-        if chunk.text.is_empty() {
-            break;
+        match reader.next() {
+            Ok(Piece::Chunk(chunk)) => {
+                text.extend(chunk.text.lines().flat_map(|line| [Line::parse(line).text, "\n"]));
+            }
+            Ok(_) | Err(Failure::Api { status: 404, .. }) => break,
+            Err(failure) => return Err(failure),
         }
-        text.push_str(&chunk.text);
-        cursor = chunk.next;
     }
-    let plain = |line: &str| line.splitn(3, ' ').nth(2).unwrap_or("").to_owned() + "\n";
-    Ok(text.lines().map(plain).collect())
+    Ok(text)
 }
 
 fn report_in(log: &str) -> Option<NetworkReport> {

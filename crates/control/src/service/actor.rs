@@ -18,7 +18,8 @@ use super::handle::{Reply, Request};
 use super::heal::Healing;
 use super::keeper::Keeping;
 use super::known::KnownKeys;
-use super::looks::{Look, Looking, ShareKey};
+use super::looks::{Look, Looking};
+use super::runtime::Runtimes;
 use super::survey::Surveyed;
 use super::troubles::Troubles;
 use super::waiting::Changing;
@@ -58,10 +59,7 @@ pub(super) struct Actor {
     pub(super) rows: Rows,
     /// When each supervisor last reported.
     pub(super) contacts: Contacts,
-    pub(super) rates: BTreeMap<JobId, super::reports::Rate>,
-    pub(super) stretches: BTreeMap<JobId, super::slowness::Stretch>,
-    /// Stragglers found in two consecutive stretches: for each job, the attempt and the node.
-    pub(super) evictions: BTreeMap<JobId, (AttemptNumber, String)>,
+    pub(super) runtimes: Runtimes,
     pub(super) launches: SyncSender<Vec<SupervisorSpec>>,
     /// Shares whose supervisor the launching thread has not started yet; their silence is expected.
     pub(super) launching: BTreeSet<(JobId, AttemptNumber, NodeName)>,
@@ -70,17 +68,11 @@ pub(super) struct Actor {
     pub(super) surveyed: Surveyed,
     /// The last fault that checks found on each node.
     pub(super) found: BTreeMap<NodeId, String>,
-    /// Why each gang that isn't started yet waits.
-    pub(super) waits: BTreeMap<(JobId, AttemptNumber), String>,
-    /// How often the start of each gang failed.
-    pub(super) retries: BTreeMap<(JobId, AttemptNumber), u32>,
     /// Queue of operations that may block; `looking` lists the shares for which one is under way.
     pub(super) looks: SyncSender<Look>,
     pub(super) looking: Looking,
     /// Idempotency keys under which an answer may be stored.
     pub(super) known: KnownKeys,
-    /// Shares whose leftover processes can't be killed: since when, and whether that was reported.
-    pub(super) remains: BTreeMap<ShareKey, (Timestamp, bool)>,
     pub(super) troubles: Troubles,
     pub(super) audit: Audit,
     pub(super) rows_since: Option<Timestamp>,
@@ -155,10 +147,8 @@ impl Actor {
                     actor.change_job(now, Changing { job, changes, by }, batch)
                 });
             }
-            Request::Resume { job, changes, by, reply } => {
-                self.change(batch, key, reply, |actor, batch| {
-                    actor.resume_job(now, Changing { job, changes, by }, batch)
-                });
+            Request::Resume { resumption, reply } => {
+                self.change(batch, key, reply, |actor, batch| actor.resume_job(now, resumption, batch));
             }
             Request::SubmitSweep { sweep, reply } => self.change(batch, key, reply, |actor, batch| {
                 actor.submit_sweep(now, *sweep, batch).map(api::Answer::SweepSubmitted)
@@ -246,17 +236,14 @@ impl Actor {
         if let Some(closed) = record.closing(decision) {
             batch.push_closed(now, &closed);
             self.contacts.forget(id);
-            self.rates.remove(&id);
-            self.stretches.remove(&id);
-            self.waits.retain(|(job, _), _| *job != id);
-            self.retries.retain(|(job, _), _| *job != id);
-            self.remains.retain(|(job, ..), _| *job != id);
+            self.runtimes.forget(id);
         }
         let booked = record.follow_and_book(now, decision, &self.engine);
         self.rows.ledger.extend(booked.into_iter().map(|entry| (record.queue.clone(), entry)));
         record.price_attempt(&self.options.nodes);
         info!(job = %id, "{}", record.because);
         self.rows.jobs.insert(id);
+        self.tell(now, decision, batch);
         if let Decision::Place { job, attempt, shares, .. } = decision {
             let specs = self.supervisor_specs(*job, *attempt, shares);
             for spec in &specs {
@@ -290,6 +277,7 @@ impl Actor {
             for gang in batch.launches {
                 self.start_launch(gang);
             }
+            batch.notices.into_iter().for_each(|notice| self.send(notice));
         }
         if outcome.is_ok() && !needs_commit {
             self.tidy_journal();

@@ -208,9 +208,9 @@ fn compare_indexes(reader: &Reader, rest: &dyn Fn() -> bool, found: &mut Found) 
 
 /// Checks a slice of the jobs before `before`, with their ledger. Returns where the next slice begins.
 fn look_at_jobs(reader: &Reader, before: JobId, found: &mut Found) -> Option<JobId> {
-    let slice = reader.jobs(Standing::Any, Some(before), JOBS);
+    let slice = reader.jobs(&Standing::Any.into(), Some(before), JOBS);
     let slice = match slice {
-        Err(db::Error::Damaged { .. }) => reader.jobs_singly(Standing::Any, before, JOBS),
+        Err(db::Error::Damaged { .. }) => reader.jobs_singly(&Standing::Any.into(), before, JOBS),
         slice => slice,
     };
     match slice {

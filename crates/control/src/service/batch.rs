@@ -10,6 +10,7 @@ use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::Entry;
 
 use super::Error;
+use crate::delivery::Delivery;
 use gangline_store::codec::{ClosedAttempt, encode_entry, encode_event};
 use gangline_store::db;
 use gangline_store::model::{KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
@@ -33,6 +34,8 @@ pub(super) struct Batch {
     pub(super) answers: Vec<Deferred>,
     /// Gangs to start after the commit.
     pub(super) launches: Vec<Vec<SupervisorSpec>>,
+    /// Notices to send after the commit.
+    pub(super) notices: Vec<Delivery>,
     /// Read-model rows may not wait any longer, because the service starts or stops.
     pub(super) must_commit: bool,
 }

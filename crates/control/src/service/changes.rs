@@ -20,6 +20,7 @@ impl Actor {
         mut spec: JobSpec,
         batch: &mut Batch,
     ) -> Result<api::Submitted, Error> {
+        self.refuse_unmailable(&spec.notify)?;
         spec.after = self.settle_dependencies(&spec.after)?;
         spec.queue = self.engine.configuration().queue_for(&spec.queue);
         self.refuse_if_full(spec.stored_bytes(), batch)?;

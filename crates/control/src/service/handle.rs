@@ -1,7 +1,7 @@
 //! The handle through which the rest of the control plane sends requests to the service's thread.
 
 use gangline_api as api;
-use gangline_base::{Bytes, JobId, JobSpec, NodeName, Principal, Submitter, SweepId, SweepSpec};
+use gangline_base::{Bytes, EmailAddress, JobId, JobSpec, NodeName, Principal, Submitter, SweepId, SweepSpec};
 use gangline_execution::launcher::SurveyedNode;
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, Fate, JobChange, Refusal};
@@ -37,6 +37,12 @@ pub enum Error {
     /// The job hasn't ended, so there is nothing to resume.
     #[error("{0} hasn't ended")]
     NotEnded(JobId),
+    /// The job succeeded, and it wasn't said that it is to run again all the same.
+    #[error("{0} succeeded, so there is nothing left to resume")]
+    Finished(JobId),
+    /// No mail server is configured, so the address would never hear of the job.
+    #[error("no mail can be sent to {0}: the configuration names no mail server")]
+    NoMailServer(EmailAddress),
     /// The job was submitted to a release that did not keep what a resumption needs.
     #[error("{0} was submitted to an earlier release, which did not keep its job file")]
     NotResumable(JobId),
@@ -100,6 +106,19 @@ pub enum DrainWish {
     Within(Duration),
 }
 
+/// Which ended job is to be resumed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resumption {
+    /// The ended job.
+    pub origin: JobId,
+    /// What is to be different.
+    pub changes: Vec<JobChange>,
+    /// Whether it is resumed even if it succeeded.
+    pub again: bool,
+    /// Who asks for it.
+    pub by: Submitter,
+}
+
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 /// The requests that the service's thread accepts.
@@ -131,9 +150,7 @@ pub(super) enum Request {
         reply: Reply<api::ChangeAnswer>,
     },
     Resume {
-        job: JobId,
-        changes: Vec<JobChange>,
-        by: Submitter,
+        resumption: Resumption,
         reply: Reply<api::Submitted>,
     },
     SubmitSweep {
@@ -275,9 +292,9 @@ impl Handle {
         self.ask(|reply| Request::Change { job, changes, by, reply }).await
     }
 
-    /// Submits a job that continues the work of an ended one from its checkpoints, with these changes.
-    pub async fn resume(&self, job: JobId, changes: Vec<JobChange>, by: Submitter) -> Result<api::Submitted, Error> {
-        self.ask(|reply| Request::Resume { job, changes, by, reply }).await
+    /// Submits a job that continues the work of an ended one from its checkpoints.
+    pub async fn resume(&self, resumption: Resumption) -> Result<api::Submitted, Error> {
+        self.ask(|reply| Request::Resume { resumption, reply }).await
     }
 
     /// Submits a sweep: all of its jobs or none.

@@ -161,7 +161,7 @@ impl Actor {
             match outcome {
                 LaunchOutcome::Later(message) => {
                     self.troubles.note(now, &node, Kind::Launch, format!("supervisors can't be started: {message}"));
-                    self.note_wait(now, (job, attempt), &message);
+                    self.note_wait(now, job, &message);
                     later.push(spec);
                     continue;
                 }
@@ -182,8 +182,8 @@ impl Actor {
     /// Schedules another try for shares that could not be started, through no fault of the job. After the last
     /// try, ends them if other shares of the gang were started.
     fn launch_later(&mut self, now: Timestamp, later: Vec<SupervisorSpec>, batch: &mut Batch) {
-        let Some((job, attempt, _)) = later.first().and_then(share_of) else { return };
-        let tries = self.retries.entry((job, attempt)).or_default();
+        let Some((job, ..)) = later.first().and_then(share_of) else { return };
+        let tries = &mut self.runtimes.of(job).failed_starts;
         *tries += 1;
         let pause = RELAUNCH_PAUSE.saturating_mul(1 << (*tries - 1).min(16)).min(RELAUNCH_PAUSE_MAX);
         let is_last = *tries >= TRIES_BESIDE_PEERS;
@@ -227,15 +227,16 @@ impl Actor {
     }
 
     /// Shows why a gang that isn't started yet waits.
-    pub(super) fn note_wait(&mut self, now: Timestamp, gang: (JobId, AttemptNumber), why: &str) {
-        if self.waits.get(&gang).is_some_and(|known| known == why) {
+    pub(super) fn note_wait(&mut self, now: Timestamp, job: JobId, why: &str) {
+        let wait = &mut self.runtimes.of(job).wait;
+        if wait.as_deref() == Some(why) {
             return;
         }
-        self.waits.insert(gang, why.to_owned());
-        info!(job = %gang.0, why, "a gang waits to be started");
-        if let Some(record) = self.records.get_mut(&gang.0) {
+        *wait = Some(why.to_owned());
+        info!(%job, why, "a gang waits to be started");
+        if let Some(record) = self.records.get_mut(&job) {
             record.note(now, format!("waits to be started: {why}"));
-            self.rows.jobs.insert(gang.0);
+            self.rows.jobs.insert(job);
         }
     }
 

@@ -24,12 +24,14 @@ mod known;
 mod launch;
 mod looks;
 mod nodes;
+mod notify;
 mod once;
 mod packing;
 mod queries;
 mod queues;
 mod reports;
 mod retention;
+mod runtime;
 mod slowness;
 mod start;
 mod survey;
@@ -51,11 +53,12 @@ use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::{Configuration, Limits};
 use gangline_specs::config::{NodeConfig, Retention};
 
-pub use handle::{DrainWish, Error, Handle};
+pub use handle::{DrainWish, Error, Handle, Resumption};
 pub use heal::OnJournalFailure;
 pub use start::{Service, StartError};
 pub use survey::SurveyOptions;
 
+use crate::delivery::Courier;
 use crate::secret::Secrets;
 
 /// Requests that may wait for the service's thread; when the queue is full, senders block.
@@ -94,6 +97,8 @@ pub struct Options {
     /// Where each node finds its cloud's termination notice
     /// ([`gangline_execution::protocol::SupervisorSpec::notice_source`]).
     pub notice_source: Option<String>,
+    /// Delivers notices of jobs; without it nobody is told.
+    pub courier: Option<Courier>,
     /// Heartbeat, lease and orphan times.
     pub timing: Timing,
 }

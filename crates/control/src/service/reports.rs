@@ -22,32 +22,50 @@ use gangline_store::model::{bound, outcome_as_end};
 /// The grace period once everything is saved: the ranks only have to exit.
 const SAVED_GRACE: Duration = Duration::from_secs(2);
 /// The window over which tokens per second are measured.
-const RATE_WINDOW: Duration = Duration::from_secs(5);
-/// The least time between two points of that window; a large gang reports much more often.
-const RATE_POINTS_EVERY: Duration = Duration::from_millis(100);
+const TOKENS_WINDOW: Duration = Duration::from_secs(5);
+/// The window over which steps per second are measured: a step may take a minute.
+const STEPS_WINDOW: Duration = Duration::from_mins(10);
+/// The most points of a window; a large gang reports much more often.
+const POINTS_PER_WINDOW: u32 = 50;
 
-/// The tokens processed over the last seconds.
-#[derive(Default)]
-pub(super) struct Rate {
+/// How fast a job goes.
+pub(super) struct Pace {
+    tokens: Rate,
+    steps: Rate,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { tokens: Rate::over(TOKENS_WINDOW), steps: Rate::over(STEPS_WINDOW) }
+    }
+}
+
+/// A count over the last time.
+struct Rate {
+    window: Duration,
     points: VecDeque<(Timestamp, u64)>,
 }
 
 impl Rate {
-    /// Returns tokens per second over the window that ends with this point.
-    fn add(&mut self, now: Timestamp, tokens: u64) -> Option<f64> {
-        let is_restart = self.points.back().is_some_and(|(at, before)| tokens < *before || now < *at);
+    fn over(window: Duration) -> Rate {
+        Rate { window, points: VecDeque::new() }
+    }
+
+    /// Returns the growth per second over the window that ends with this point.
+    fn add(&mut self, now: Timestamp, count: u64) -> Option<f64> {
+        let is_restart = self.points.back().is_some_and(|(at, before)| count < *before || now < *at);
         if is_restart {
             self.points.clear();
         }
-        if self.points.back().is_none_or(|(at, _)| now.since(*at) >= RATE_POINTS_EVERY) {
-            self.points.push_back((now, tokens));
+        if self.points.back().is_none_or(|(at, _)| now.since(*at) >= self.window / POINTS_PER_WINDOW) {
+            self.points.push_back((now, count));
         }
-        while self.points.len() > 2 && self.points.get(1).is_some_and(|(at, _)| now.since(*at) > RATE_WINDOW) {
+        while self.points.len() > 2 && self.points.get(1).is_some_and(|(at, _)| now.since(*at) > self.window) {
             self.points.pop_front();
         }
         let (first_at, first) = *self.points.front()?;
         let seconds = now.since(first_at).as_secs_f64();
-        let grown = u32::try_from(tokens - first).unwrap_or(u32::MAX);
+        let grown = u32::try_from(count - first).unwrap_or(u32::MAX);
         (seconds > 0.0).then(|| f64::from(grown) / seconds)
     }
 }
@@ -161,8 +179,10 @@ impl Actor {
 
     fn update_rate(&mut self, now: Timestamp, job: JobId) {
         let Some(record) = self.records.get_mut(&job) else { return };
-        let rate = self.rates.entry(job).or_default().add(now, record.progress.tokens);
-        record.progress.tokens_per_second = rate;
+        let pace = &mut self.runtimes.of(job).pace;
+        record.progress.tokens_per_second = pace.tokens.add(now, record.progress.tokens);
+        let steps = record.progress.step.and_then(|step| pace.steps.add(now, step));
+        record.progress.steps_per_second = steps.filter(|rate| *rate > 0.0);
     }
 
     fn commit_checkpoint(&mut self, now: Timestamp, job: JobId, event: Event, batch: &mut Batch) {
@@ -195,7 +215,7 @@ impl Actor {
         }
         self.follow_trouble(now, (job, node), state);
         // The reason for waiting no longer applies.
-        let has_waited = self.waits.remove(&(job, attempt)).is_some();
+        let has_waited = self.runtimes.of(job).wait.take().is_some();
         let runs = has_waited && matches!(state, NodeState::Running { .. });
         if let Some(record) = self.records.get_mut(&job).filter(|_| runs) {
             record.note(now, "was started".to_owned());

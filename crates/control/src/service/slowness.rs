@@ -1,12 +1,11 @@
 //! Stragglers: ranks that hold up the others, found by comparing the work of all ranks of a gang over the
 //! same stretch of time. A straggler is noted, and a job that asks for it leaves the straggler's node.
 
-mod straggler;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp};
+use gangline_accounting::attribution::{RankWork, Slowness, Straggler, stragglers};
+use gangline_base::{JobId, NodeName, Timestamp};
 use gangline_execution::protocol::Work;
 use gangline_orchestration::Event;
 use tracing::debug;
@@ -14,7 +13,6 @@ use tracing::debug;
 use super::actor::Actor;
 use super::batch::Batch;
 use gangline_store::model::{JobRecord, StragglerRecord};
-use straggler::{RankWork, Slowness, Straggler, stragglers};
 
 /// The shortest stretch: long enough for many steps, short enough to report soon.
 const STRETCH_MIN: Duration = Duration::from_secs(5);
@@ -24,7 +22,6 @@ const STEPS_MIN: u64 = 20;
 /// The start of the current stretch, with the ranks' work until then.
 #[derive(Debug)]
 pub(super) struct Stretch {
-    attempt: u32,
     since: Timestamp,
     before: BTreeMap<u32, Work>,
 }
@@ -34,11 +31,11 @@ impl Actor {
     /// changes.
     pub(super) fn look_for_stragglers(&mut self, now: Timestamp, job: JobId) {
         let Some(record) = self.records.get_mut(&job) else { return };
-        let Some((attempt, work)) = work_of(record) else { return };
-        let fresh =
-            || Stretch { attempt, since: now, before: work.iter().map(|(rank, (_, work))| (*rank, *work)).collect() };
-        let stretch = self.stretches.entry(job).or_insert_with(fresh);
-        if stretch.attempt != attempt || stretch.before.len() != work.len() {
+        let Some(work) = work_of(record) else { return };
+        let fresh = || Stretch { since: now, before: work.iter().map(|(rank, (_, work))| (*rank, *work)).collect() };
+        let runtime = self.runtimes.of(job);
+        let stretch = runtime.stretch.get_or_insert_with(fresh);
+        if stretch.before.len() != work.len() {
             *stretch = fresh();
             return;
         }
@@ -54,7 +51,7 @@ impl Actor {
         // One finding may be chance; and a rank that waits for data would be slow on other nodes too.
         let lasts = |one: &&StragglerRecord| !one.is_data && before.iter().any(|other| other.rank == one.rank);
         if let Some(slow) = found.iter().find(lasts) {
-            self.evictions.insert(job, (AttemptNumber(attempt), slow.node.clone()));
+            runtime.evicted = Some(slow.node.clone());
         }
         if record.slow(now, found) {
             self.rows.jobs.insert(job);
@@ -63,10 +60,11 @@ impl Actor {
 
     /// Reports stragglers to the engine, for jobs that want to leave such nodes.
     pub(super) fn evict_stragglers(&mut self, now: Timestamp, batch: &mut Batch) {
-        for (job, (attempt, node)) in std::mem::take(&mut self.evictions) {
-            let wishes = self.engine.job(job).is_some_and(|job| job.spec.recovery.evicts_stragglers);
+        for (job, node) in self.runtimes.take_evicted() {
+            let live = self.engine.job(job).filter(|job| job.spec.recovery.evicts_stragglers);
+            let Some(attempt) = live.and_then(|job| job.attempt()).map(|attempt| attempt.number) else { continue };
             let node = NodeName::new(&node).ok().and_then(|name| self.engine.node_id(&name));
-            let Some(node) = node.filter(|_| wishes) else { continue };
+            let Some(node) = node else { continue };
             if let Err(refusal) = self.apply(now, Event::StragglerFound { job, attempt, node }, batch) {
                 debug!(%job, %refusal, "a straggler was found too late");
             }
@@ -77,15 +75,15 @@ impl Actor {
 /// For each rank: its node and its work so far.
 type RanksWork = BTreeMap<u32, (String, Work)>;
 
-/// Returns the attempt with the node and work of each rank, if all ranks of the gang have reported.
-fn work_of(record: &JobRecord) -> Option<(u32, RanksWork)> {
+/// Returns the node and work of each rank of the live attempt, if all ranks of the gang have reported.
+fn work_of(record: &JobRecord) -> Option<RanksWork> {
     let attempt = record.attempts.last().filter(|attempt| attempt.ended_at.is_none())?;
     let mut work = BTreeMap::new();
     for share in &attempt.shares {
         let ranks = &share.report.as_ref()?.ranks;
         work.extend(ranks.iter().map(|rank| (rank.rank, (share.node.clone(), rank.work))));
     }
-    (work.len() > 1).then_some((attempt.number, work))
+    (work.len() > 1).then_some(work)
 }
 
 fn done(rank: u32, now: &Work, before: Option<&Work>) -> RankWork {

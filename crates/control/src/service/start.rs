@@ -21,6 +21,7 @@ use super::heal::{Outlets, UnderWay};
 use super::keeper;
 use super::looks;
 use super::retention::{self, Sweeper};
+use super::runtime::Runtimes;
 use super::survey::{self, Surveyed};
 use super::troubles::Troubles;
 use super::{Options, REQUESTS_MAX, launch};
@@ -259,21 +260,16 @@ impl Actor {
             records: BTreeMap::new(),
             rows: Rows::default(),
             contacts: Contacts::default(),
-            rates: BTreeMap::new(),
-            stretches: BTreeMap::new(),
-            evictions: BTreeMap::new(),
+            runtimes: Runtimes::default(),
             launches: under_way.launches,
             launching: under_way.launching,
             relaunches: under_way.relaunches,
             surveyed: Surveyed::default(),
             found: BTreeMap::new(),
-            waits: BTreeMap::new(),
-            retries: BTreeMap::new(),
             looks: under_way.looks,
             looking: under_way.looking,
             keeping: under_way.keeping,
             known: under_way.known,
-            remains: BTreeMap::new(),
             troubles: Troubles::default(),
             audit: Audit::default(),
             rows_since: None,

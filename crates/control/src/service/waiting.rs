@@ -12,16 +12,16 @@ use gangline_api as api;
 use gangline_base::{Dependency, EndCondition, JobId, Submitter, Timestamp};
 use gangline_orchestration::{Event, Fate, JobChange};
 
-use super::Error;
 use super::actor::Actor;
 use super::batch::Batch;
+use super::{Error, Resumption};
 use crate::folders::checkpoint_folder;
 use crate::views;
 use gangline_store::model::{JobRecord, StateRecord};
 use gangline_store::ports::Queries as _;
 use gangline_store::{codec, db};
 
-/// A request to change a job, or what its resumption changes.
+/// A request to change a job.
 pub(super) struct Changing {
     pub(super) job: JobId,
     pub(super) changes: Vec<JobChange>,
@@ -100,7 +100,7 @@ impl Actor {
     pub(super) fn resume_job(
         &mut self,
         now: Timestamp,
-        Changing { job: origin, changes, by }: Changing,
+        Resumption { origin, changes, again, by }: Resumption,
         batch: &mut Batch,
     ) -> Result<api::Submitted, Error> {
         if self.engine.job(origin).is_some() {
@@ -110,6 +110,9 @@ impl Actor {
             return Err(Error::NoJob(origin));
         }
         let record = self.ended_record(origin)?;
+        if record.state == StateRecord::Succeeded && !again {
+            return Err(Error::Finished(origin));
+        }
         let unreadable = |error: codec::Error| Error::Unreadable { code: "G0213", cause: error.to_string() };
         let mut spec = record.resumable().map_err(unreadable)?.ok_or(Error::NotResumable(origin))?;
         let folder = checkpoint_folder(&self.options.folder, origin, spec.checkpoint.path.as_deref());

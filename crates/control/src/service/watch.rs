@@ -147,7 +147,7 @@ impl Actor {
     /// would start sooner elsewhere, is withdrawn.
     fn keep_waiting(&mut self, now: Timestamp, silent: &Silent, why: &str, is_overdue: bool) {
         if !why.is_empty() {
-            self.note_wait(now, (silent.job, silent.attempt), why);
+            self.note_wait(now, silent.job, why);
         }
         let attempt = self.engine.job(silent.job).and_then(|job| job.attempt());
         let is_stopping = attempt.is_some_and(|attempt| attempt.stop.is_some());
@@ -203,8 +203,8 @@ impl Actor {
     /// Handles processes of a lost supervisor that can't be killed: their devices stay held. A long failure
     /// is reported.
     fn found_remains(&mut self, now: Timestamp, silent: &Silent, what: &str, batch: &mut Batch) {
-        let share = (silent.job, silent.attempt, silent.name.clone());
-        let (since, is_told) = self.remains.entry(share).or_insert((now, false));
+        let remains = &mut self.runtimes.of(silent.job).remains;
+        let (since, is_told) = remains.entry(silent.name.clone()).or_insert((now, false));
         if now.since(*since) < REMAINS_TOLD_AFTER {
             return;
         }

@@ -63,6 +63,7 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
         checkpoints: parts::checkpoints(record.checkpoints),
         budget: record.budget.as_ref().map(budget),
         sweep: sweep_point(record, value_bytes_max),
+        notifies: notifies(record),
         attempts: record.attempts.iter().map(attempt_to_api).collect(),
         recoveries: recoveries(record),
         usage: usage(&booked.iter().filter_map(|row| entry(row, record)).collect::<Vec<_>>()),
@@ -72,8 +73,16 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
             .filter(|e| !e.is_empty())
             .as_deref()
             .map(usage),
+        alerts: Vec::new(),
         history: history_to_api(record),
     }
+}
+
+fn notifies(record: &JobRecord) -> Vec<String> {
+    let notify = record.notify();
+    let on: Vec<&str> = notify.on.iter().map(|occasion| occasion.name()).collect();
+    let to = notify.webhook.map(|url| url.to_string()).into_iter();
+    to.chain(notify.email.map(|address| address.to_string())).map(|to| format!("{to} on {}", on.join(", "))).collect()
 }
 
 pub(crate) fn history_to_api(record: &JobRecord) -> Vec<HistoryLine> {

@@ -22,8 +22,8 @@ pub(crate) use parts::state;
 pub(crate) use sweep::sweep_to_api;
 
 use gangline_store::db::{self, Reader};
-use gangline_store::model::{self, JobRecord, Listing, StateRecord};
-pub use gangline_store::model::{JOBS_PER_PAGE_MAX, KeptAnswer, Refused, RequestKey, Standing};
+use gangline_store::model::{self, JobRecord, Listing};
+pub use gangline_store::model::{JOBS_PER_PAGE_MAX, KeptAnswer, Refused, RequestKey, Standing, StateRecord, Wanted};
 use gangline_store::ports::{JobCurve, Queries as _, Series as _};
 
 /// Answers questions about jobs from the read models, so it shows only durable state. Cheap to clone. Queries
@@ -62,16 +62,16 @@ impl Views {
         Views { reader, folder }
     }
 
-    /// Returns the jobs before `before`, newest first. Fails with [`db::Error::Damaged`] at a malformed page
+    /// Returns the wanted jobs before `before`, newest first. Fails with [`db::Error::Damaged`] at a malformed page
     /// of the database: see [`Views::jobs_singly`].
-    pub fn jobs(&self, standing: Standing, before: Option<JobId>, count: u32) -> Result<JobPage, db::Error> {
-        let listing = self.reader.jobs(standing, before, count)?;
+    pub fn jobs(&self, wanted: &Wanted, before: Option<JobId>, count: u32) -> Result<JobPage, db::Error> {
+        let listing = self.reader.jobs(wanted, before, count)?;
         Ok(self.page(listing))
     }
 
     /// Returns the jobs before `before`, newest first, looked up one by one around malformed pages.
-    pub fn jobs_singly(&self, standing: Standing, before: JobId, count: u32) -> Result<JobPage, db::Error> {
-        let listing = self.reader.jobs_singly(standing, before, count)?;
+    pub fn jobs_singly(&self, wanted: &Wanted, before: JobId, count: u32) -> Result<JobPage, db::Error> {
+        let listing = self.reader.jobs_singly(wanted, before, count)?;
         Ok(self.page(listing))
     }
 

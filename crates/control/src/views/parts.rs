@@ -24,15 +24,15 @@ pub(super) fn gang(gang: &GangRecord) -> Gang {
 }
 
 pub(super) fn progress(record: &JobRecord) -> Progress {
-    let ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second, not_finite_since } =
-        record.progress;
+    let ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second, .. } = record.progress;
+    let ProgressRecord { steps_per_second, not_finite_since, .. } = record.progress;
     let fault = record.last_attempt().and_then(|attempt| attempt.fault.as_ref()).map(|(_, fault)| &fault.cause);
     let by_fault = match fault {
         Some(FaultCause::NotFinite { step, steps }) => Some(step.saturating_add(1).saturating_sub(u64::from(*steps))),
         _ => None,
     };
     let loss_not_finite_since = not_finite_since.or(by_fault);
-    Progress { step, total_steps, first_loss, loss, loss_not_finite_since, tokens, tokens_per_second }
+    Progress { step, total_steps, first_loss, loss, loss_not_finite_since, tokens, tokens_per_second, steps_per_second }
 }
 
 pub(super) fn checkpoints(checkpoints: CheckpointsRecord) -> Checkpoints {

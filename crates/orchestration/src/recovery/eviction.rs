@@ -5,7 +5,7 @@
 //! must hold: the job has saved since it was placed, so that little work is repeated and it never moves
 //! without progress; other nodes, spares included, have room for it now; and a health policy is configured,
 //! since the node becomes suspect so that all jobs prefer other nodes. Slowness is detected by comparing
-//! ranks over the same steps (`control/src/service/slowness/straggler.rs`).
+//! ranks over the same steps (`accounting/src/attribution/straggler.rs`).
 
 use gangline_base::{FaultCategory, JobId, NodeId, Timestamp};
 

@@ -145,6 +145,12 @@ fn a_live_job_is_listed_whatever_has_ended_since() {
     ended.reverse();
     assert_eq!(list("/jobs?standing=ended&limit=500"), (ended, None));
     assert_eq!(plane.get("/jobs?standing=none").status, 400);
+    assert_eq!(list("/jobs?state=waiting,starting").0, [waits.clone(), runs.clone()]);
+    assert_eq!(list("/jobs?name=WAIT&standing=live"), (vec![waits.clone()], None));
+    assert_eq!(list("/jobs?standing=live&user=nobody"), (vec![], None));
+    assert_eq!(list("/jobs?since=2999-01-01T00:00:00Z"), (vec![], None));
+    let refused = plane.get("/jobs?state=done");
+    assert!(refused.status == 400 && refused.json().to_string().contains("succeeded"), "it names the states");
     let page = crate::page::page(&plane);
     let at = |id: &str| page.find(&format!("id=\"{id}\"")).unwrap_or_else(|| panic!("{id} is not on the page"));
     assert!(at(&runs) < at(&waits) && at(&waits) < at("job-121"), "what runs comes first, then what waits");

@@ -143,6 +143,7 @@ fn options(
         journal,
         on_journal_failure: Default::default(),
         notice_source: None,
+        courier: None,
         timing: Timing::default(),
     }
 }
@@ -196,6 +197,8 @@ impl Plane {
             series: series
                 .as_ref()
                 .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),
+            alerts: Default::default(),
+            clock: now,
             read_configuration: ReadConfiguration(Arc::new(|| {
                 let sharing = gangline_orchestration::Configuration::default();
                 Ok(Configured { sharing, needs_restart: vec!["listen".to_owned()] })

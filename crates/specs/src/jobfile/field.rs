@@ -13,8 +13,8 @@ use super::yaml::{Entry, Node, Value};
 #[derive(Clone, Copy)]
 pub(super) struct Field<'t> {
     pub(super) node: &'t Node,
-    outer: &'static str,
-    key: &'t str,
+    pub(super) outer: &'static str,
+    pub(super) key: &'t str,
 }
 
 impl<'t> Field<'t> {

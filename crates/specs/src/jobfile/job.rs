@@ -7,8 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobSpec, Launch, Money, PoolName, Priority,
-    Program, QueueName, RecoveryPolicy,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobSpec, Launch, Money, Notify, PoolName,
+    Priority, Program, QueueName, RecoveryPolicy,
 };
 
 use gangline_orchestration::SPARES_MAX;
@@ -19,7 +19,7 @@ use super::field::{Field, Section, scalar};
 use super::problem::{Code, Place, Problems, Refusal, shown};
 use super::values::{self, DURATION_MAX};
 use super::yaml::{Node, Value};
-use super::{after, datasets, pins, sweep, topology};
+use super::{after, datasets, notify, pins, sweep, topology};
 
 /// The most nodes of a gang.
 pub(super) const NODES_MAX: u32 = 16_384;
@@ -70,6 +70,7 @@ pub(super) fn read(
     let datasets = top.get_or("datasets", BTreeSet::new(), |field| datasets::read(field, problems));
     let pins = top.get_or("retention", BTreeSet::new(), |field| pins::read(field, problems));
     let after = top.get_or("after", BTreeSet::new(), |field| after::read(field, problems));
+    let notify = top.get_or("notify", Notify::default(), |field| notify::read(field, problems));
     let job = JobSpec {
         name: name?,
         queue: queue?,
@@ -85,6 +86,7 @@ pub(super) fn read(
         datasets: datasets?,
         pins: pins?,
         after: after?,
+        notify: notify?,
         origin: None,
         submitter: context.submitter.clone(),
     };

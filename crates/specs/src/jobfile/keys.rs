@@ -2,7 +2,7 @@
 
 /// The mappings of a job file and their keys. `envs`, `sweep.parameters` and the short form of `sweep` accept
 /// any variable name and so are missing here.
-const LEVELS: [(&str, &[&str]); 11] = [
+const LEVELS: [(&str, &[&str]); 13] = [
     (
         "",
         &[
@@ -25,6 +25,7 @@ const LEVELS: [(&str, &[&str]); 11] = [
             "budget",
             "retention",
             "after",
+            "notify",
             "sweep",
         ],
     ),
@@ -35,13 +36,15 @@ const LEVELS: [(&str, &[&str]); 11] = [
     ("checkpoint", &["path", "grace", "share"]),
     ("recovery", &["max_faults", "no_progress_limit", "hang_timeout", "evict_stragglers"]),
     ("retention", &["logs", "samples", "record", "checkpoints"]),
+    ("notify", &["webhook", "email", "on"]),
     ("budget", &["usd"]),
-    ("sweep", &["parameters", "max_parallel", "early_stop"]),
+    ("sweep", &["parameters", "samples", "order", "seed", "max_parallel", "early_stop"]),
+    ("range", &["min", "max", "scale"]),
     ("sweep.early_stop", &["metric", "goal", "min_steps", "reduction"]),
 ];
 
 /// Names that other tools use for the same keys.
-const OTHER_WORDS: [(&str, &str); 29] = [
+const OTHER_WORDS: [(&str, &str); 31] = [
     ("nodes", "num_nodes"),
     ("replicas", "num_nodes"),
     ("command", "run"),
@@ -65,6 +68,8 @@ const OTHER_WORDS: [(&str, &str); 29] = [
     ("max_concurrent", "sweep.max_parallel"),
     ("max_concurrent_trials", "sweep.max_parallel"),
     ("parallelism", "sweep.max_parallel"),
+    ("num_samples", "sweep.samples"),
+    ("trials", "sweep.samples"),
     ("early_terminate", "sweep.early_stop"),
     ("scheduler", "sweep.early_stop"),
     ("mode", "sweep.early_stop.goal"),

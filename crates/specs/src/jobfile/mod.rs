@@ -12,10 +12,12 @@
 mod after;
 mod change;
 mod datasets;
+mod draw;
 mod elastic;
 mod field;
 mod job;
 mod keys;
+mod notify;
 mod overrides;
 mod pins;
 mod problem;
@@ -57,7 +59,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses the age of kept data, as [`parse_duration`] but up to a hundred years.
-pub(crate) fn parse_age(text: &str) -> Result<Duration, String> {
+pub fn parse_age(text: &str) -> Result<Duration, String> {
     read_duration(text, AGE_MAX)
 }
 

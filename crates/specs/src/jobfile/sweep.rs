@@ -1,5 +1,5 @@
-//! The key `sweep`: one job for each combination of values, and the rules they share. The short form has only
-//! parameters; the long form has them under `parameters`.
+//! The key `sweep`: one job for each combination of values, or for each of some that are drawn, and the rules they
+//! share. The short form has only parameters; the long form has them under `parameters`.
 
 use std::collections::BTreeSet;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -7,6 +7,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use gangline_base::{EarlyStop, Goal, Grid, Reduction, SweepRules};
 use gangline_orchestration::SWEEP_JOBS_MAX;
 
+use super::draw::{Draws, Range, Values};
 use super::field::{Field, Section, scalar};
 use super::job;
 use super::problem::{Code, Problems, Refusal, shown};
@@ -30,15 +31,21 @@ pub(super) fn read(top: &Section<'_>, problems: &mut Problems) -> Option<Option<
     let Some(field) = top.get("sweep") else { return Some(None) };
     let entries = field.entries(problems)?;
     let is_rule = |entry: &Entry| {
-        ["parameters", "max_parallel", "early_stop"].contains(&entry.key.as_str())
+        ["parameters", "samples", "order", "seed", "max_parallel", "early_stop"].contains(&entry.key.as_str())
             && !matches!(entry.value.value, Value::List(_))
+            && Range::is_none_written(&entry.value)
     };
     if !entries.iter().any(is_rule) {
-        return grid(field, entries, problems).map(|grid| Some((grid, SweepRules::default())));
+        let points = points(field, (entries, Choice::default()), problems);
+        return points.map(|points| Some((points, SweepRules::default())));
     }
     let section = field.section(problems, "sweep")?;
+    let choice = choice(&section, problems);
     let grid = match section.get("parameters") {
-        Some(parameters) => parameters.entries(problems).and_then(|entries| grid(parameters, entries, problems)),
+        Some(parameters) => {
+            let entries = parameters.entries(problems);
+            choice.zip(entries).and_then(|(choice, entries)| points(parameters, (entries, choice), problems))
+        }
         None => {
             let refusal = Refusal::new(Code::MissingKey, "has no \"parameters\"");
             field.refuse(problems, refusal.hint("write parameters: {LR: [1e-4, 3e-4]}"));
@@ -81,8 +88,28 @@ fn goal(text: &str) -> Result<Goal, Refusal> {
     }
 }
 
-/// Reads the grid of the parameters' values.
-fn grid(field: Field<'_>, entries: &[Entry], problems: &mut Problems) -> Option<Grid> {
+/// How points are chosen.
+#[derive(Clone, Copy, Default)]
+struct Choice {
+    /// The number of points that are drawn; none for every combination.
+    samples: Option<usize>,
+    is_shuffled: bool,
+    seed: u32,
+}
+
+fn choice(section: &Section<'_>, problems: &mut Problems) -> Option<Choice> {
+    let samples_max = u32::try_from(SWEEP_JOBS_MAX).expect("a small number");
+    let samples = section.get_or("samples", None, |field| field.count(problems, 1..=samples_max).map(Some));
+    let is_shuffled = section.get_or("order", false, |field| {
+        field.parsed(problems, |text| values::choice(text, &["grid", "shuffled"]).map(|word| word == "shuffled"))
+    });
+    let seed = section.get_or("seed", 0, |field| field.count(problems, 0..=u32::MAX));
+    let samples = samples?.map(|samples| usize::try_from(samples).expect("a small number"));
+    Some(Choice { samples, is_shuffled: is_shuffled?, seed: seed? })
+}
+
+/// Reads the parameters and chooses the points.
+fn points(field: Field<'_>, (entries, choice): (&[Entry], Choice), problems: &mut Problems) -> Option<Grid> {
     if entries.is_empty() {
         field.refuse(problems, Refusal::new(Code::BadValue, "names no parameter").hint("write LR: [1e-4, 3e-4]"));
         return None;
@@ -94,25 +121,48 @@ fn grid(field: Field<'_>, entries: &[Entry], problems: &mut Problems) -> Option<
         return None;
     }
     let parameters: Vec<_> = entries.iter().map(|entry| parameter(entry, problems)).collect();
-    let parameters: Vec<_> = parameters.into_iter().collect::<Option<_>>()?;
-    let grid = Grid::new(parameters);
+    let parameters: Vec<(String, Values)> = parameters.into_iter().collect::<Option<_>>()?;
+    let mut draws = Draws::new(choice.seed);
+    if let Some(samples) = choice.samples {
+        let drawn = draws.points(&parameters, samples);
+        return field.keep(problems, drawn.map_err(|found| too_few(found, samples)));
+    }
+    let listed = parameters.into_iter().map(|(name, values)| match values {
+        Values::List(values) => Ok((name, values)),
+        Values::Range(_) => {
+            let message = format!("has a range for {}, and no \"sweep.samples\"", shown(&name));
+            Err(Refusal::new(Code::MissingKey, message).hint("write sweep: {parameters: {...}, samples: 20}"))
+        }
+    });
+    let grid = Grid::new(field.keep(problems, listed.collect::<Result<Vec<_>, _>>())?);
     let points = grid.points();
     if points > SWEEP_JOBS_MAX {
         let message = format!("makes {points} jobs, over the limit of {SWEEP_JOBS_MAX}");
-        field.refuse(problems, Refusal::new(Code::OutOfRange, message));
+        let refusal = Refusal::new(Code::OutOfRange, message);
+        field.refuse(problems, refusal.hint("sweep.samples draws some of them"));
         return None;
     }
-    Some(grid)
+    Some(if choice.is_shuffled { draws.shuffled(&grid) } else { grid })
 }
 
-/// Reads a variable's name and its values, without duplicates.
-fn parameter(entry: &Entry, problems: &mut Problems) -> Option<(String, Vec<String>)> {
+fn too_few(found: usize, samples: usize) -> Refusal {
+    let message = format!("has too few combinations for {samples} samples: {found} were found");
+    Refusal::new(Code::OutOfRange, message)
+        .hint("ask for fewer samples, or leave samples out to have every combination")
+}
+
+/// Reads a variable's name and its range, or its values without duplicates.
+fn parameter(entry: &Entry, problems: &mut Problems) -> Option<(String, Values)> {
     let refused = |refusal: Refusal| Refusal { message: format!("\"sweep\": {}", refusal.message), ..refusal };
     let named = problems.keep(&entry.place, values::variable(&entry.key).map_err(refused));
     let list = match &entry.value.value {
         Value::List(values) if !values.is_empty() => Ok(values),
-        _ => Err(Refusal::new(Code::WrongType, format!("{} expects a list of values", shown(&entry.key)))
-            .hint("write [1e-4, 3e-4]")),
+        Value::Mapping(_) => {
+            let range = Range::read(entry, problems);
+            return named.zip(range).map(|((), range)| (entry.key.clone(), Values::Range(range)));
+        }
+        _ => Err(Refusal::new(Code::WrongType, format!("{} expects a list of values or a range", shown(&entry.key)))
+            .hint("write [1e-4, 3e-4] or {min: 1e-5, max: 1e-2, scale: log}")),
     };
     let list = problems.keep(&entry.value.place, list.map_err(refused))?;
     let mut texts: Vec<String> = Vec::with_capacity(list.len());
@@ -127,5 +177,5 @@ fn parameter(entry: &Entry, problems: &mut Problems) -> Option<(String, Vec<Stri
         });
         texts.push(problems.keep(&value.place, text.map_err(refused))?);
     }
-    named.map(|()| (entry.key.clone(), texts))
+    named.map(|()| (entry.key.clone(), Values::List(texts)))
 }

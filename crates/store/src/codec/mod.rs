@@ -15,6 +15,7 @@ mod claim;
 mod closed;
 mod entry;
 mod history;
+mod notify;
 mod pace;
 mod place;
 mod principal;

@@ -5,13 +5,14 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, HangTimeout, JobId, JobSpec, Launch, Money, Pin,
-    PoolName, Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
+    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, HangTimeout, JobId, JobSpec, Launch, Money, Notify,
+    Pin, PoolName, Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
 };
 use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::change::DependencyV1;
+use super::notify::NotifyV1;
 use super::topology::TopologyV1;
 
 /// A job specification as stored on disk, version 1.
@@ -58,6 +59,8 @@ pub struct SpecV1 {
     pins: BTreeSet<PinV1>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     after: BTreeSet<DependencyV1>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    notify: Option<NotifyV1>,
     /// The ended job whose work this one continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<JobId>,
@@ -81,6 +84,12 @@ impl SpecV1 {
     #[must_use]
     pub fn origin(&self) -> Option<JobId> {
         self.origin
+    }
+
+    /// Returns whom the job tells when it starts or ends; nobody if what is stored can't be used.
+    #[must_use]
+    pub fn notify(&self) -> Notify {
+        self.notify.clone().and_then(|notify| Notify::try_from(notify).ok()).unwrap_or_default()
     }
 
     /// Sets the time limit.
@@ -200,6 +209,7 @@ impl From<&JobSpec> for SpecV1 {
             datasets: spec.datasets.clone(),
             pins: spec.pins.iter().copied().map(PinV1::from).collect(),
             after: spec.after.iter().copied().map(DependencyV1::from).collect(),
+            notify: NotifyV1::of(&spec.notify),
             origin: spec.origin,
             submitter: spec.submitter.0.clone(),
         }
@@ -251,6 +261,7 @@ impl TryFrom<SpecV1> for JobSpec {
             datasets: spec.datasets,
             pins: spec.pins.into_iter().map(Pin::from).collect(),
             after: spec.after.into_iter().map(Into::into).collect(),
+            notify: spec.notify.map(Notify::try_from).transpose()?.unwrap_or_default(),
             origin: spec.origin,
             submitter: Submitter(spec.submitter),
         })

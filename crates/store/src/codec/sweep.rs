@@ -23,7 +23,15 @@ pub(super) struct SweepSpecV1 {
     /// Each parameter with its values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     grid: Vec<(String, Vec<String>)>,
+    /// The points are the rows of the grid, rather than its combinations.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_list: bool,
     rules: RulesV1,
+}
+
+/// Builds the points from their stored form.
+fn stored_grid(parameters: Vec<(String, Vec<String>)>, is_list: bool) -> Option<Grid> {
+    if is_list { Grid::list(parameters) } else { Some(Grid::new(parameters)) }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -57,6 +65,8 @@ pub(super) struct SweepV1 {
     job: Option<Box<SpecV1>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     grid: Vec<(String, Vec<String>)>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_list: bool,
     rules: RulesV1,
     rungs: Vec<(u32, Vec<(JobId, MetricV1)>)>,
 }
@@ -81,6 +91,7 @@ impl From<&SweepSpec> for SweepSpecV1 {
             job: SpecV1::from(&*sweep.job),
             points: Vec::new(),
             grid: sweep.grid.parameters().to_vec(),
+            is_list: sweep.grid.is_list(),
             rules: RulesV1::from(&sweep.rules),
         }
     }
@@ -90,7 +101,11 @@ impl TryFrom<SweepSpecV1> for SweepSpec {
     type Error = Error;
 
     fn try_from(sweep: SweepSpecV1) -> Result<Self, Error> {
-        let grid = if sweep.points.is_empty() { Some(Grid::new(sweep.grid)) } else { Grid::from_points(&sweep.points) };
+        let grid = if sweep.points.is_empty() {
+            stored_grid(sweep.grid, sweep.is_list)
+        } else {
+            Grid::from_points(&sweep.points)
+        };
         let grid = grid.filter(|grid| grid.points() <= POINTS_MAX).ok_or(Error::Impossible("sweep"))?;
         Ok(SweepSpec { job: Arc::new(sweep.job.try_into()?), grid, rules: sweep.rules.try_into()? })
     }
@@ -140,6 +155,7 @@ impl From<&Sweep> for SweepV1 {
             jobs: sweep.jobs,
             job: sweep.spec.as_ref().map(|spec| Box::new(SpecV1::from(&*spec.job))),
             grid: sweep.spec.as_ref().map(|spec| spec.grid.parameters().to_vec()).unwrap_or_default(),
+            is_list: sweep.spec.as_ref().is_some_and(|spec| spec.grid.is_list()),
             rules: RulesV1::from(&sweep.rules),
             rungs: sweep.rungs.iter().map(rung).collect(),
         }
@@ -154,8 +170,10 @@ impl TryFrom<SweepV1> for Sweep {
             (rung, values.into_iter().map(|(job, value)| (job, value.into())).collect())
         };
         let rules = SweepRules::try_from(sweep.rules)?;
+        let is_list = sweep.is_list;
         let shared = |job: SpecV1, grid| -> Result<_, Error> {
-            let (job, grid) = (Arc::new(job.try_into()?), Grid::new(grid));
+            let grid = stored_grid(grid, is_list).ok_or(Error::Impossible("sweep"))?;
+            let job = Arc::new(job.try_into()?);
             Ok(Arc::new(SweepSpec { job, grid, rules: rules.clone() }))
         };
         Ok(Sweep {

@@ -26,6 +26,7 @@ pub(crate) mod series;
 pub(crate) mod store;
 mod straggler;
 mod sweep;
+mod wanted;
 
 pub use answers::{ANSWERS_MAX, KeptAnswer, Refused, RequestKey};
 pub use audit::Slice;
@@ -42,7 +43,8 @@ pub use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub use retention::{Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX};
 pub(crate) use retention::{is_removed, next_job};
 pub use series::SeriesPoint;
-pub use store::{JOBS_PER_PAGE_MAX, Listing, Repair, Standing};
+pub use store::{JOBS_PER_PAGE_MAX, Listing, Repair};
 pub(crate) use store::{known_jobs, last_job, read_job, read_stored, read_sweep, write_job, write_sweep};
 pub use straggler::StragglerRecord;
 pub use sweep::{BudgetRecord, EarlyStopRecord, MetricRecord, SweepRecord};
+pub use wanted::{Standing, Wanted};

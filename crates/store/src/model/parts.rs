@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The state of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StateRecord {
     /// The job waits for room.
@@ -27,6 +27,32 @@ pub enum StateRecord {
 }
 
 impl StateRecord {
+    /// All states, in the order of a job's life.
+    pub const ALL: [StateRecord; 8] = [
+        StateRecord::Waiting,
+        StateRecord::Starting,
+        StateRecord::Running,
+        StateRecord::Stopping,
+        StateRecord::Succeeded,
+        StateRecord::Failed,
+        StateRecord::Cancelled,
+        StateRecord::Stopped,
+    ];
+
+    /// Returns the state's word, as it is stored and as users see it.
+    pub fn name(self) -> &'static str {
+        match self {
+            StateRecord::Waiting => "waiting",
+            StateRecord::Starting => "starting",
+            StateRecord::Running => "running",
+            StateRecord::Stopping => "stopping",
+            StateRecord::Succeeded => "succeeded",
+            StateRecord::Failed => "failed",
+            StateRecord::Cancelled => "cancelled",
+            StateRecord::Stopped => "stopped",
+        }
+    }
+
     /// Reports whether the state is final.
     pub fn is_final(self) -> bool {
         use StateRecord as S;
@@ -65,6 +91,9 @@ pub struct ProgressRecord {
     pub tokens: u64,
     /// The rate over the last samples.
     pub tokens_per_second: Option<f64>,
+    /// Steps per second over the last minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_per_second: Option<f64>,
     /// The step since which the current attempt's loss has been NaN or infinite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_finite_since: Option<u64>,

@@ -326,7 +326,7 @@ impl JobRecord {
             attempt.ended_because = Some(text.clone());
         }
         self.checkpoints_before = self.checkpoints;
-        self.progress.tokens_per_second = None;
+        (self.progress.tokens_per_second, self.progress.steps_per_second) = (None, None);
         // The fault of the attempt has it from here on.
         self.progress.not_finite_since = None;
         self.note(now, text);

@@ -1,9 +1,9 @@
 //! The specification of an ended job, put together again from its record.
 
-use gangline_base::{JobSpec, Priority, QueueName, Submitter};
+use gangline_base::{JobSpec, Notify, Priority, QueueName, Submitter};
 
 use super::record::JobRecord;
-use crate::codec::Error;
+use crate::codec::{Error, SpecV1};
 
 /// Returns the first line of a job's history.
 pub(super) fn submission(spec: &JobSpec) -> String {
@@ -14,6 +14,12 @@ pub(super) fn submission(spec: &JobSpec) -> String {
 }
 
 impl JobRecord {
+    /// Returns whom the job tells when it starts or ends.
+    pub fn notify(&self) -> Notify {
+        let of_sweep = || self.shared.as_ref().and_then(|sweep| sweep.spec());
+        self.spec.as_deref().or_else(of_sweep).map(SpecV1::notify).unwrap_or_default()
+    }
+
     /// Returns the specification with which the job was submitted, with the changes that were made to it since; none
     /// for a job submitted to an earlier release, which did not keep it. For a job of a sweep, the values of its point
     /// are in its environment.

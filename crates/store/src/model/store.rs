@@ -15,10 +15,13 @@ use super::packed::{pack, unpack};
 use super::record::JobRecord;
 use super::report::SampleRow;
 use super::sweep::SweepRecord;
+use super::wanted::{Standing, Wanted};
 use crate::db::{Sequence, check_row, damaged, damaged_row, is_malformed, row_sum};
 
 /// The most jobs in one listing.
 pub const JOBS_PER_PAGE_MAX: u32 = 500;
+/// The most rows that one listing examines for those it wants.
+const ROWS_EXAMINED_MAX: u32 = 5_000;
 /// The most ids that one listing looks up singly: ids that were never given out leave gaps.
 const IDS_TRIED_MAX: usize = 10_000;
 /// The first samples of an attempt, all of which are kept.
@@ -288,17 +291,6 @@ pub(crate) fn read_sweep_jobs(
     Ok((found, lost))
 }
 
-/// Which jobs a listing has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// All.
-    Any,
-    /// Jobs that wait or hold devices.
-    Live,
-    /// Jobs that have ended.
-    Ended,
-}
-
 /// A part of the list of jobs.
 #[derive(Debug, Default)]
 pub struct Listing {
@@ -312,74 +304,87 @@ pub struct Listing {
     pub has_more: bool,
 }
 
-/// Returns the jobs before `before`, newest first; a damaged row hides no other. A malformed page fails the
-/// query: see [`read_jobs_singly`].
+/// Returns the wanted jobs before `before`, newest first; a damaged row hides no other. If few are wanted, a part of
+/// the list may have none, with more beyond it. A malformed page fails the query: see [`read_jobs_singly`].
 pub(crate) fn read_jobs(
     transaction: &Transaction<'_>,
-    standing: Standing,
+    wanted: &Wanted,
     before: Option<JobId>,
     count: u32,
 ) -> rusqlite::Result<Listing> {
     let before = before.map_or(i64::MAX, |job| to_sql(job.0));
     let count = count.min(JOBS_PER_PAGE_MAX);
-    let condition = match standing {
+    let condition = match wanted.standing {
         Standing::Any => "",
         Standing::Live => "is_live = 1 AND",
         Standing::Ended => "is_live = 0 AND",
     };
+    let rows_max = if wanted.is_choosy() { ROWS_EXAMINED_MAX } else { count };
     let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE {condition} job < ?1 ORDER BY job DESC LIMIT ?2");
     let mut statement = transaction.prepare_cached(&sql)?;
-    let (mut records, mut listing) = (Records::default(), Listing::default());
-    let mut rows = statement.query(params![before, count])?;
+    let (mut records, mut listing, mut examined) = (Records::default(), Listing::default(), 0);
+    let mut rows = statement.query(params![before, rows_max])?;
     while let Some(row) = rows.next()? {
         let id = job_of(row)?;
+        examined += 1;
         listing.last = Some(id);
         let record = records.read(transaction, row);
+        let is_too_old = record.as_ref().is_ok_and(|record| wanted.is_too_old(record));
+        if is_too_old {
+            return Ok(listing);
+        }
+        if record.as_ref().is_ok_and(|record| !wanted.has(record)) {
+            continue;
+        }
         let whole = record.and_then(|record| Ok((read_booked(transaction, &record)?, record)));
         match unless_damaged(whole)? {
             Some((booked, record)) => listing.jobs.push((record, booked)),
             None => listing.damaged.push(id),
         }
+        if listing.len() >= count {
+            break;
+        }
     }
-    listing.has_more = u32::try_from(listing.jobs.len() + listing.damaged.len()).is_ok_and(|read| read >= count);
+    listing.has_more = listing.len() >= count || examined >= rows_max;
     Ok(listing)
+}
+
+impl Listing {
+    fn len(&self) -> u32 {
+        u32::try_from(self.jobs.len() + self.damaged.len()).unwrap_or(u32::MAX)
+    }
 }
 
 /// Returns the same with a seek for each id, so that a malformed page hides only its own rows, which are
 /// reported as damaged.
 pub(crate) fn read_jobs_singly(
     transaction: &Transaction<'_>,
-    standing: Standing,
+    wanted: &Wanted,
     before: JobId,
     count: u32,
 ) -> rusqlite::Result<Listing> {
     let ids = (1..before.0).rev().take(IDS_TRIED_MAX).map(JobId);
-    let mut listing = read_these_jobs(transaction, standing, ids, count)?;
+    let mut listing = read_these_jobs(transaction, wanted, ids, count)?;
     listing.has_more = listing.last.is_some_and(|last| last.0 > 1);
     Ok(listing)
 }
 
-/// Returns these jobs in this order, `count` at most; jobs without a record are left out.
+/// Returns those of these jobs that are wanted, in this order, `count` at most; jobs without a record are left out.
 pub(crate) fn read_these_jobs(
     transaction: &Transaction<'_>,
-    standing: Standing,
+    wanted: &Wanted,
     ids: impl Iterator<Item = JobId>,
     count: u32,
 ) -> rusqlite::Result<Listing> {
-    let count = usize::try_from(count.min(JOBS_PER_PAGE_MAX)).unwrap_or(usize::MAX);
-    let is_wanted = |(record, _): &(JobRecord, Vec<Booked>)| match standing {
-        Standing::Any => true,
-        Standing::Live => !record.state.is_final(),
-        Standing::Ended => record.state.is_final(),
-    };
+    let count = count.min(JOBS_PER_PAGE_MAX);
     let mut listing = Listing::default();
     for id in ids {
-        if listing.jobs.len() + listing.damaged.len() >= count {
+        if listing.len() >= count {
             break;
         }
         listing.last = Some(id);
         match read_job(transaction, id) {
-            Ok(found) => listing.jobs.extend(found.filter(is_wanted)),
+            Ok(found) => listing.jobs.extend(found.filter(|(record, _)| wanted.has(record))),
             Err(error) if is_malformed(&error) || damaged_row(&error).is_some() => {
                 warn!(%error, "{id} can't be read");
                 listing.damaged.push(id);

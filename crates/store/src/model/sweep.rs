@@ -46,6 +46,9 @@ pub struct SweepRecord {
     checkpoint_path: Option<String>,
     #[serde(serialize_with = "grid_to_disk", deserialize_with = "grid_from_disk")]
     grid: Grid,
+    /// The points are the rows of the grid, rather than its combinations; `grid` itself is stored without this.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_list: bool,
     max_parallel: Option<u32>,
     early_stop: Option<EarlyStopRecord>,
     /// What its jobs were submitted with beside the above; none for sweeps submitted to earlier releases.
@@ -152,6 +155,15 @@ impl SweepRecord {
         usize::try_from(job.0.saturating_sub(self.id.0.0)).unwrap_or(usize::MAX)
     }
 
+    /// Returns each parameter with its value at a job's point.
+    fn values_of(&self, job: JobId) -> Option<Vec<(&str, &str)>> {
+        let place = self.place_of(job);
+        if !self.is_list {
+            return self.grid.point(place);
+        }
+        self.grid.parameters().iter().map(|(name, values)| Some((name.as_str(), values.get(place)?.as_str()))).collect()
+    }
+
     /// Returns the sweep with this id and the records of its jobs, which have the ids from there on.
     pub fn with_jobs(id: SweepId, sweep: &SweepSpec, now: Timestamp) -> (Arc<Self>, Vec<JobRecord>) {
         let shared = Arc::new(SweepRecord::new(id, sweep));
@@ -170,7 +182,8 @@ impl SweepRecord {
             run: sweep.job.program.run.clone(),
             workdir: sweep.job.program.workdir.clone(),
             checkpoint_path: sweep.job.checkpoint.path.clone(),
-            grid: sweep.grid.clone(),
+            grid: Grid::new(sweep.grid.parameters().to_vec()),
+            is_list: sweep.grid.is_list(),
             max_parallel: sweep.rules.max_parallel.map(std::num::NonZeroU32::get),
             early_stop: sweep.rules.early_stop.as_ref().map(|rules| EarlyStopRecord {
                 metric: rules.metric.clone(),
@@ -249,7 +262,7 @@ impl JobRecord {
     pub fn sweep_parameters(&self) -> Vec<(&str, &str)> {
         let Some(point) = &self.sweep else { return Vec::new() };
         match &self.shared {
-            Some(sweep) if point.parameters.is_empty() => sweep.grid.point(sweep.place_of(self.id)).unwrap_or_default(),
+            Some(sweep) if point.parameters.is_empty() => sweep.values_of(self.id).unwrap_or_default(),
             _ => point.parameters.iter().map(|own| (&*own.name, &*own.value)).collect(),
         }
     }

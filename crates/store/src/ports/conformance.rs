@@ -11,7 +11,7 @@ use gangline_execution::protocol::Sample;
 use super::{Batch, Changes, Journal, Queries, Series};
 use crate::codec::tests::examples::Examples;
 use crate::db::{Entry, Error, Limits, Record, Sequence};
-use crate::model::{JobRecord, KeptAnswer, RequestKey, SampleRow, Standing};
+use crate::model::{JobRecord, KeptAnswer, RequestKey, SampleRow, Standing, StateRecord, Wanted};
 
 /// A store under test. Each value is a store of its own, empty at first; it lives on between openings.
 pub(crate) trait Subject {
@@ -45,6 +45,48 @@ pub(crate) fn check<S: Subject>(new: impl Fn() -> S) {
     readers_see_whole_batches_only(&new());
     a_row_is_replaced_and_an_answer_is_kept_under_its_key(&new());
     a_point_is_stored_once(&new());
+    a_listing_has_the_jobs_that_are_wanted(&new());
+}
+
+fn a_listing_has_the_jobs_that_are_wanted<S: Subject>(store: &S) {
+    let mut opened = open(store);
+    let at = |second: u64| NOW + std::time::Duration::from_secs(second);
+    let record = |id: u64, (name, queue, user): (&str, &str, &str), state: StateRecord| JobRecord {
+        name: name.to_owned(),
+        queue: queue.to_owned(),
+        submitter: user.to_owned(),
+        submitted_at: at(id),
+        state,
+        ..job(id)
+    };
+    let records = [
+        record(1, ("Llama-8b", "research", "ada"), StateRecord::Failed),
+        record(2, ("bert", "research", "bob"), StateRecord::Waiting),
+        record(3, ("llama-70b", "prod", "ada"), StateRecord::Running),
+        record(4, ("bert", "prod", "bob"), StateRecord::Succeeded),
+    ];
+    let rows: Vec<&JobRecord> = records.iter().collect();
+    commit(&mut opened.journal, &["a"], &rows).expect("there is room");
+    let found = |wanted: Wanted| -> Vec<u64> {
+        let listing = opened.reader.jobs(&wanted, None, 10).expect("readable");
+        assert!(!listing.has_more);
+        let singly = opened.reader.jobs_singly(&wanted, JobId(9), 10).expect("readable");
+        assert_eq!(listing.jobs, singly.jobs, "both ways find the same");
+        listing.jobs.iter().map(|(record, _)| record.id.0).collect()
+    };
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!(found(Wanted::default()), [4, 3, 2, 1]);
+    assert_eq!(found(Wanted { name: text("LLAMA"), ..Wanted::default() }), [3, 1], "in lower or upper case");
+    assert_eq!(found(Wanted { user: text("bob"), queue: text("research"), ..Wanted::default() }), [2]);
+    let states = [StateRecord::Failed, StateRecord::Running].into();
+    assert_eq!(found(Wanted { states, ..Wanted::default() }), [3, 1]);
+    assert_eq!(found(Wanted { since: Some(at(3)), ..Wanted::default() }), [4, 3]);
+    assert_eq!(found(Wanted { since: Some(at(2)), standing: Standing::Live, ..Wanted::default() }), [3, 2]);
+    let one = Wanted { queue: text("research"), ..Wanted::default() };
+    let first = opened.reader.jobs(&one, None, 1).expect("readable");
+    assert_eq!((first.jobs[0].0.id, first.has_more), (JobId(2), true));
+    let rest = opened.reader.jobs(&one, first.last, 1).expect("readable");
+    assert_eq!(rest.jobs[0].0.id, JobId(1), "the cursor goes on behind what was examined");
 }
 
 fn open<S: Subject>(store: &S) -> Opened<S::Journal, S::Reader> {
@@ -80,7 +122,7 @@ fn an_empty_store_answers<S: Subject>(store: &S) {
     let Opened { journal, reader, snapshot, records } = open(store);
     assert_eq!((journal.last(), journal.poison(), snapshot, records), (Sequence::ZERO, None, None, vec![]));
     assert_eq!(reader.job(JobId(1)).expect("readable"), None);
-    assert_eq!(reader.jobs(Standing::Any, None, 10).expect("readable").jobs, []);
+    assert_eq!(reader.jobs(&Standing::Any.into(), None, 10).expect("readable").jobs, []);
     assert_eq!(reader.live_jobs(&BTreeSet::from([JobId(1)])).expect("readable"), []);
     assert_eq!(reader.last_job().expect("readable"), None);
     assert_eq!(reader.next_job(JobId(0)).expect("readable"), None);
@@ -107,13 +149,13 @@ fn batches_come_back_in_order<S: Subject>(store: &S) {
     assert_eq!(texts(&reader.records(Sequence(1), 1).expect("readable")), expected[1..2]);
     let (record, booked) = reader.job(JobId(2)).expect("readable").expect("it is stored");
     assert_eq!((record, booked), (job(2), vec![]));
-    let listing = reader.jobs(Standing::Any, None, 1).expect("readable");
+    let listing = reader.jobs(&Standing::Any.into(), None, 1).expect("readable");
     assert_eq!((listing.jobs, listing.damaged, listing.last), (vec![(job(2), vec![])], vec![], Some(JobId(2))));
-    let older = reader.jobs(Standing::Any, Some(JobId(2)), 10).expect("readable");
+    let older = reader.jobs(&Standing::Any.into(), Some(JobId(2)), 10).expect("readable");
     assert_eq!(older.jobs, [(job(1), vec![])]);
-    assert_eq!(reader.jobs_singly(Standing::Any, JobId(3), 10).expect("readable").jobs.len(), 2);
-    let live = reader.jobs(Standing::Live, None, 10).expect("readable").jobs.len();
-    let ended = reader.jobs(Standing::Ended, None, 10).expect("readable").jobs.len();
+    assert_eq!(reader.jobs_singly(&Standing::Any.into(), JobId(3), 10).expect("readable").jobs.len(), 2);
+    let live = reader.jobs(&Standing::Live.into(), None, 10).expect("readable").jobs.len();
+    let ended = reader.jobs(&Standing::Ended.into(), None, 10).expect("readable").jobs.len();
     let these = reader.these_jobs(Standing::Live, &[JobId(1), JobId(9)], 10).expect("readable").jobs;
     assert_eq!((live, ended, these), (2, 0, vec![(job(1), vec![])]), "both wait");
     assert_eq!(reader.last_job().expect("readable"), Some(JobId(2)));
@@ -171,7 +213,7 @@ fn readers_see_whole_batches_only<S: Subject>(store: &S) {
             let mut seen = BTreeSet::new();
             while !is_done.load(Ordering::Acquire) {
                 let records = reader.records(Sequence::ZERO, 1_000).expect("reads go on").len();
-                let jobs = reader.jobs(Standing::Any, None, 500).expect("reads go on").jobs.len();
+                let jobs = reader.jobs(&Standing::Any.into(), None, 500).expect("reads go on").jobs.len();
                 assert_eq!((records % 2, jobs % 2), (0, 0), "a part of a batch was seen");
                 seen.insert(records);
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use gangline_base::{JobId, SweepId, Timestamp};
 
 use crate::db::{Error, Record, Sequence};
-use crate::model::{Booked, JobRecord, Kept, KeptAnswer, Listing, RequestKey, Standing};
+use crate::model::{Booked, JobRecord, Kept, KeptAnswer, Listing, RequestKey, Standing, Wanted};
 
 /// Reads durable state.
 ///
@@ -29,18 +29,19 @@ pub trait Queries {
     /// As [`Queries::job`].
     fn bookings(&self, job: JobId) -> Result<Vec<Booked>, Error>;
 
-    /// Returns at most `count` jobs of this standing before `before`, newest first.
+    /// Returns at most `count` wanted jobs before `before`, newest first. Where few are wanted, it may return none
+    /// although there are more beyond ([`Listing::has_more`]).
     ///
     /// # Errors
     /// As [`Queries::job`]; [`Error::Damaged`] if a part of the store can't be read: see
     /// [`Queries::jobs_singly`].
-    fn jobs(&self, standing: Standing, before: Option<JobId>, count: u32) -> Result<Listing, Error>;
+    fn jobs(&self, wanted: &Wanted, before: Option<JobId>, count: u32) -> Result<Listing, Error>;
 
     /// Returns the same, looked up one by one, so that an unreadable part of the store hides only its own rows.
     ///
     /// # Errors
     /// As [`Queries::job`].
-    fn jobs_singly(&self, standing: Standing, before: JobId, count: u32) -> Result<Listing, Error>;
+    fn jobs_singly(&self, wanted: &Wanted, before: JobId, count: u32) -> Result<Listing, Error>;
 
     /// Returns at most `count` of these jobs that have this standing, in their order; jobs without a record are
     /// left out.

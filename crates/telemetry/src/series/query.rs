@@ -30,6 +30,8 @@ pub struct Query {
     pub times: (Option<Timestamp>, Option<Timestamp>),
     /// The range of steps; points without a step are left out if there is one.
     pub steps: (Option<Step>, Option<Step>),
+    /// The finest rows to read, if not the coarsest that fill the budget: of a short time range only these are exact.
+    pub resolution: Option<Resolution>,
     /// The most points of each curve.
     pub points_max: usize,
     /// The most curves; further ones are counted.
@@ -42,7 +44,8 @@ impl Query {
     pub fn all(scope: Scope, points_max: usize, curves_max: usize) -> Query {
         let (times, steps) = ((None, None), (None, None));
         let (attempt, node, rank, device) = (None, None, None, None);
-        Query { scope, metrics: Vec::new(), attempt, node, rank, device, times, steps, points_max, curves_max }
+        let (metrics, resolution) = (Vec::new(), None);
+        Query { scope, metrics, attempt, node, rank, device, times, steps, resolution, points_max, curves_max }
     }
 
     fn asks_for(&self, source: &Source, metric: &str) -> bool {
@@ -176,6 +179,7 @@ impl Moment {
                 resolution = Resolution::Hour;
             }
         }
+        let resolution = query.resolution.unwrap_or(resolution);
         let (buckets, unreadable) = self.read(query, parts, resolution)?;
         let buckets = fit(buckets, budget);
         Ok((!buckets.is_empty() || unreadable > 0).then_some(Curve { series, resolution, buckets, unreadable }))

@@ -8,6 +8,7 @@ mod epoch;
 mod flow;
 mod kept;
 mod lost;
+mod notify;
 mod once;
 mod pages;
 mod pins;

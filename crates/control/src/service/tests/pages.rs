@@ -46,8 +46,8 @@ type Shown = BTreeMap<JobId, (api::Job, Vec<Booked>)>;
 fn listing(world: &mut World) -> Result<Listing, db::Error> {
     let reader = world.actor().journal.reader();
     let last = JobId(world.health().last_job + 1);
-    match reader.jobs(Standing::Any, None, 500) {
-        Err(db::Error::Damaged { .. }) => reader.jobs_singly(Standing::Any, last, 500),
+    match reader.jobs(&Standing::Any.into(), None, 500) {
+        Err(db::Error::Damaged { .. }) => reader.jobs_singly(&Standing::Any.into(), last, 500),
         found => found,
     }
 }

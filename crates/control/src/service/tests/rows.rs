@@ -14,7 +14,7 @@ use gangline_store::ports::{Queries as _, Series as _};
 
 fn listing(world: &mut World) -> Listing {
     let reader = world.actor().journal.reader();
-    reader.jobs(Standing::Any, None, 100).expect("one bad row hides no other")
+    reader.jobs(&Standing::Any.into(), None, 100).expect("one bad row hides no other")
 }
 
 /// Returns a world with two ended jobs and one that waits.

@@ -64,6 +64,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         journal: db::Options::default(),
         on_journal_failure: Default::default(),
         notice_source: None,
+        courier: None,
         timing: Timing::default(),
     }
 }

@@ -85,6 +85,8 @@ fn the_worse_of_a_sweeps_jobs_is_stopped_and_the_next_one_starts() {
         shown.points.iter().map(|point| point.metric.map(|metric| (metric.step, metric.value))).collect();
     assert_eq!(metrics, [Some((12, Some(0.5))), Some((10, Some(0.25))), None]);
     assert_eq!(shown.points[2].parameters, [api::Parameter { name: "SEED".to_owned(), value: "2".to_owned() }]);
+    assert_eq!(shown.ranking, ["job-1", "job-2"], "the third has no metric yet");
+    assert_eq!(shown.ranked_by, "accuracy at the last rung that each reached, highest first (measured)");
     assert_eq!(shown.early_stop.map(|rules| rules.goal), Some("maximize".to_owned()));
 }
 

@@ -7,8 +7,8 @@ use gangline_base::{Dependency, EndCondition, JobId, JobSpec, Priority, QueueNam
 use gangline_execution::protocol::{Outcome, Silence};
 use gangline_orchestration::{Configuration, Fate, JobChange, QueueOrder, QueueSpec, Refusal};
 
-use super::super::Error;
 use super::super::handle::Request;
+use super::super::{Error, Resumption};
 use super::world::submitted;
 use super::{Supervisor, World, spec};
 
@@ -18,8 +18,9 @@ fn change(world: &mut World, job: u64, changes: &[JobChange]) -> Result<api::Cha
 }
 
 fn resume(world: &mut World, job: u64, changes: &[JobChange]) -> Result<api::Submitted, Error> {
-    let (job, changes) = (JobId(job), changes.to_vec());
-    world.ask(|reply| Request::Resume { job, changes, by: Submitter("bob".to_owned()), reply })
+    let by = Submitter("bob".to_owned());
+    let resumption = Resumption { origin: JobId(job), changes: changes.to_vec(), again: false, by };
+    world.ask(|reply| Request::Resume { resumption, reply })
 }
 
 fn after(job: u64, condition: EndCondition) -> JobSpec {
@@ -244,4 +245,18 @@ fn a_resumed_job_is_a_new_one_with_the_same_program_and_checkpoints() {
     assert_eq!(world.launch()[0].checkpoint_dir, placed.checkpoint_dir);
     assert_eq!(world.stored(JobId(1)), ended, "the ended job stays as it was");
     assert_eq!(world.show(JobId(2)).origin.as_deref(), Some("job-1"));
+}
+
+#[test]
+fn a_job_that_succeeded_is_resumed_only_if_that_is_said() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("a", 1, 1));
+    let placed = world.launch().remove(0);
+    let now = world.now;
+    Supervisor::new(&placed, now).ends(now, Outcome::Succeeded).tell(&mut world);
+    assert_eq!(resume(&mut world, 1, &[]), Err(Error::Finished(JobId(1))));
+    let by = Submitter("bob".to_owned());
+    let resumption = Resumption { origin: JobId(1), changes: Vec::new(), again: true, by };
+    let again = world.ask(|reply| Request::Resume { resumption, reply });
+    assert_eq!(again.map(|submitted| submitted.job), Ok("job-2".to_owned()));
 }

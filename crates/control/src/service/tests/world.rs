@@ -25,6 +25,7 @@ use super::super::keeper::{self, CHORES_MAX, Chore};
 use super::super::launch::{LAUNCHES_MAX, LaunchOutcome};
 use super::super::looks::{LOOKS_MAX, Look, carry_out};
 use super::super::{Error, Options, StartError, SurveyOptions, Timing};
+use crate::delivery::Courier;
 use crate::secret::Secrets;
 use crate::views::{Texts, to_api};
 use gangline_store::model::Booked;
@@ -80,6 +81,8 @@ pub(super) struct World {
     pub(super) nodes: Vec<NodeConfig>,
     /// If set, nodes come from the launcher.
     pub(super) survey: Option<SurveyOptions>,
+    /// Delivers notices, if a test wants them delivered.
+    pub(super) courier: Option<Courier>,
     pub(super) sharing: Configuration,
     pub(super) journal: db::Options,
     pub(super) now: Timestamp,
@@ -148,6 +151,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
         datasets: Default::default(),
         pins: Default::default(),
         after: Default::default(),
+        notify: Default::default(),
         origin: None,
         submitter: Submitter("ada".to_owned()),
     }
@@ -167,6 +171,7 @@ impl World {
             machines: Arc::default(),
             nodes: nodes.iter().map(|(name, slots)| node(name, *slots)).collect(),
             survey: None,
+            courier: None,
             sharing: Configuration::default(),
             journal,
             now: Timestamp::from_unix_nanos(1_700_000_000_000_000_000),
@@ -196,6 +201,7 @@ impl World {
             journal: self.journal,
             on_journal_failure: Default::default(),
             notice_source: None,
+            courier: self.courier.clone(),
             timing: Timing::default(),
         }
     }
@@ -274,7 +280,22 @@ impl World {
         }
         let (machines, nodes, sharing) = (Arc::clone(&self.machines), self.nodes.clone(), self.sharing.clone());
         let (survey, journal, now, is_keeper_away, actor) = (self.survey, self.journal, self.now, false, None);
-        World { folder, machines, nodes, survey, sharing, journal, now, is_keeper_away, actor, gangs, looks, chores }
+        let courier = self.courier.clone();
+        World {
+            folder,
+            machines,
+            nodes,
+            survey,
+            courier,
+            sharing,
+            journal,
+            now,
+            is_keeper_away,
+            actor,
+            gangs,
+            looks,
+            chores,
+        }
     }
 
     pub(super) fn health(&mut self) -> api::Health {

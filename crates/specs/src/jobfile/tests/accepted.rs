@@ -6,7 +6,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, Goal, Launch, Level, Money, Pin, Priority, Reduction, Segment, SweepRules, TopologyRequest,
+    AcceleratorKind, Bytes, EmailAddress, Goal, Launch, Level, Money, Notify, Occasion, Pin, Priority, Reduction,
+    Segment, SweepRules, TopologyRequest, WebhookUrl,
 };
 
 use super::*;
@@ -214,4 +215,34 @@ fn a_sweep_is_a_grid_with_or_without_rules() {
 fn a_budget_is_read_exactly() {
     assert_eq!(accepted("run: x\nbudget: {usd: \"0.50\"}", &[]).budget, Some(Money::from_nano_dollars(500_000_000)));
     assert_eq!(accepted("run: x", &[]).budget, None);
+}
+
+#[test]
+fn a_job_tells_of_its_end_unless_the_file_says_of_what() {
+    let notify = |text: &str| accepted(&format!("run: x\nnotify: {text}"), &[]).notify;
+    let webhook = Some(WebhookUrl::new("https://hooks.example.org/x").expect("a URL"));
+    let told = Notify { webhook, email: None, on: [Occasion::End].into() };
+    assert_eq!(notify("{webhook: \"https://hooks.example.org/x\"}"), told);
+    let email = Some(EmailAddress::new("me@example.org").expect("an address"));
+    let on = [Occasion::Failure, Occasion::Start].into();
+    assert_eq!(notify("{email: me@example.org, on: [failure, start]}"), Notify { webhook: None, email, on });
+    assert_eq!(accepted("run: x", &[]).notify, Notify::default());
+}
+
+#[test]
+fn points_are_drawn_from_ranges_and_lists_and_always_the_same() {
+    let sweep = |text: &str| super::sweep(&format!("run: x\nsweep: {text}")).grid;
+    let text = "{parameters: {LR: {min: 1e-5, max: 1e-2, scale: log}, N: {min: 2, max: 4}, OPT: [a, b]}, samples: 20, seed: 1}";
+    let drawn = sweep(text);
+    assert_eq!((drawn.points(), drawn.is_list()), (20, true));
+    assert_eq!(drawn, sweep(text));
+    assert_ne!(drawn, sweep(&text.replace("seed: 1", "seed: 2")));
+    for index in 0..20 {
+        let point = drawn.point(index).expect("it is one of 20");
+        let rate: f64 = point[0].1.parse().expect("a number");
+        assert!((1e-5..=1e-2).contains(&rate));
+        assert!(["2", "3", "4"].contains(&point[1].1), "{point:?}");
+    }
+    let shuffled = sweep("{parameters: {A: [1, 2, 3], B: [x, y]}, order: shuffled}");
+    assert_eq!((shuffled.points(), shuffled.is_list()), (6, true));
 }

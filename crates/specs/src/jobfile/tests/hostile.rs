@@ -132,7 +132,7 @@ fn files_over_a_limit_are_refused() {
     let list = digits.join(",");
     check_first(
         &format!("run: x\nsweep: {{A: [{list}], B: [{list}]}}"),
-        "G0108 job.yaml:2:8: \"sweep\" makes 1024 jobs, over the limit of 1000",
+        "G0108 job.yaml:2:8: \"sweep\" makes 1024 jobs, over the limit of 1000 (sweep.samples draws some of them)",
     );
     let options: Vec<String> = (0..65).map(|n| format!("envs.V{n}=1")).collect();
     let problems = read("run: x", &options).expect_err("there are too many options");

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, Elastic, Epoch, GangShape, GpuSeconds, HangTimeout, JobId,
-    JobSpec, Launch, Level, Money, NodeId, PoolName, Priority, Program, QueueName, RecoveryPolicy, Segment, SpeedUp,
-    Step, Submitter, SweepId, Timestamp, TopologyRequest,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, Elastic, EmailAddress, Epoch, GangShape, GpuSeconds,
+    HangTimeout, JobId, JobSpec, Launch, Level, Money, NodeId, Notify, Occasion, PoolName, Priority, Program,
+    QueueName, RecoveryPolicy, Segment, SpeedUp, Step, Submitter, SweepId, Timestamp, TopologyRequest, WebhookUrl,
 };
 use gangline_orchestration::RestartCosts;
 use gangline_orchestration::{
@@ -95,6 +95,15 @@ impl Examples {
         }
         let segment = self.maybe(|random| Segment { nodes: random.positive(), level: random.level() });
         TopologyRequest { require: self.maybe(Self::level), prefer: self.maybe(Self::level), segment }
+    }
+
+    fn notify(&mut self) -> Notify {
+        if !self.has_network {
+            return Notify::default();
+        }
+        let webhook = self.maybe(|_| WebhookUrl::new("https://hooks.example.org/a/b?c=d").expect("a URL"));
+        let email = self.maybe(|_| EmailAddress::new("me@example.org").expect("an address"));
+        Notify { webhook, email, on: Occasion::ALL.into_iter().filter(|_| self.below(2) == 0).collect() }
     }
 
     fn amounts(&mut self) -> BTreeMap<AcceleratorKind, u32> {
@@ -263,6 +272,7 @@ impl Examples {
             datasets: self.datasets().into_iter().collect(),
             pins: self.pins(),
             after: (0..self.below(3)).map(|_| self.dependency()).collect(),
+            notify: self.notify(),
             origin: self.maybe(|random| JobId(random.large())),
             submitter: Submitter(self.text()),
         }

@@ -25,6 +25,9 @@ impl Examples {
     pub(in super::super) fn sweep_spec(&mut self) -> SweepSpec {
         let values = |random: &mut Self| (0..random.below(4)).map(|_| random.text()).collect();
         let grid = Grid::new(vec![(self.text(), values(self)), ("B".to_owned(), values(self))]);
+        // Points that are listed are rows: as many values of each.
+        let listed = Grid::list(grid.parameters().to_vec()).filter(|_| self.has_network && self.below(2) == 0);
+        let grid = listed.unwrap_or(grid);
         SweepSpec { job: Arc::new(self.spec()), grid, rules: self.rules() }
     }
 

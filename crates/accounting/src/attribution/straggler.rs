@@ -23,20 +23,20 @@ const STEPS_MIN: u64 = 10;
 
 /// The work of one rank in a period that is the same for all ranks of its gang.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct RankWork {
+pub struct RankWork {
     /// The rank's number.
-    pub(super) rank: u32,
+    pub rank: u32,
     /// Finished steps.
-    pub(super) steps: u64,
+    pub steps: u64,
     /// Time spent computing.
-    pub(super) compute: Duration,
+    pub compute: Duration,
     /// Time spent waiting for data.
-    pub(super) data: Duration,
+    pub data: Duration,
 }
 
 /// Why a rank is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slowness {
+pub enum Slowness {
     /// It computes for longer: slow device, throttled clock, or other load on its machine.
     Compute,
     /// It waits for its data.
@@ -45,22 +45,23 @@ pub(super) enum Slowness {
 
 /// A rank that holds up the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Straggler {
+pub struct Straggler {
     /// The rank's number.
-    pub(super) rank: u32,
-    pub(super) slowness: Slowness,
+    pub rank: u32,
+    /// Why it is slow.
+    pub slowness: Slowness,
     /// Its own work per step: computing and waiting for data.
-    pub(super) own: Duration,
+    pub own: Duration,
     /// The median of its peers' work per step.
-    pub(super) peers: Duration,
+    pub peers: Duration,
     /// The number of steps measured.
-    pub(super) steps: u64,
+    pub steps: u64,
 }
 
 /// Returns the stragglers among these ranks, slowest first. They are always fewer than half of the ranks,
 /// except that one of two ranks can be a straggler. Empty if there is too little data.
 #[must_use]
-pub(super) fn stragglers(ranks: &[RankWork]) -> Vec<Straggler> {
+pub fn stragglers(ranks: &[RankWork]) -> Vec<Straggler> {
     if ranks.len() < 2 || ranks.iter().any(|rank| rank.steps < STEPS_MIN) {
         return Vec::new();
     }

@@ -1,0 +1,56 @@
+//! `why`: says in a few lines why a job is slower than it could be.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use gangline_api as api;
+
+use crate::client::{Client, path_segment};
+use crate::failure::Failure;
+use crate::output;
+
+/// Which job.
+#[derive(Args, Debug)]
+pub(crate) struct WhyArgs {
+    /// The job, as job-3 or 3
+    job: String,
+    /// Look at the last so many minutes of its last attempt
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_440))]
+    minutes: u32,
+}
+
+pub(crate) fn run(client: &Client, args: &WhyArgs, is_json: bool) -> Result<(), Failure> {
+    let path = format!("/jobs/{}/why?minutes={}", path_segment(&args.job), args.minutes);
+    let why: api::Why = client.get(&path)?;
+    if is_json { output::json(&why) } else { output::print(&text(&why)) }
+}
+
+/// Formats the answer: the sentence, what was looked at, and two lines for each cause.
+fn text(why: &api::Why) -> String {
+    let mut text = format!("{}: {}\n", why.job, why.summary);
+    let (Some(attempt), Some(step)) = (why.attempt, why.step_seconds) else { return text };
+    // Writing to a String can't fail.
+    let _ = writeln!(
+        text,
+        "  {} to {}, attempt {attempt}: {} rank(s), at least {} steps of {} (measured)",
+        output::time(why.from),
+        output::time(why.to),
+        why.ranks,
+        why.steps,
+        output::seconds(step),
+    );
+    for cause in &why.causes {
+        let share = cause.share.map_or_else(|| "?".to_owned(), |share| format!("{:.0} %", share * 100.0));
+        let cost = cause.cost_per_hour.as_ref().map(|cost| format!(", {cost} an hour")).unwrap_or_default();
+        let since = output::time(cause.since);
+        let _ = writeln!(text, "  {:<18} {share:>5}{cost}, since {since}: {}", cause.kind, cause.evidence);
+        let _ = writeln!(text, "  {:<18} {:>5}{}; {}", "", "on ", places(cause), cause.hint);
+    }
+    text
+}
+
+fn places(cause: &api::Cause) -> String {
+    let ranks: Vec<String> = cause.ranks.iter().map(ToString::to_string).collect();
+    let more = if cause.more_ranks > 0 { format!(" and {} more", cause.more_ranks) } else { String::new() };
+    format!("rank {}{more} ({})", ranks.join(", "), cause.nodes.join(", "))
+}

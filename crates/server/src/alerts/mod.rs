@@ -1,0 +1,218 @@
+//! Alerts of a running control plane: a thread evaluates the rules, and one thread for each receiver delivers.
+//!
+//! Nothing here runs on the deciding thread, which is asked as any user asks it, for health, nodes and queues. What the rules
+//! look at besides comes from the read models and the series store. Alerts and silences outlive a restart in a file of
+//! their own; if it can't be written, alerts go on and that is shown.
+
+mod delivery;
+mod readings;
+pub(crate) mod routes;
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
+
+use gangline_base::{Timestamp, with_causes};
+use gangline_control::service;
+use gangline_control::views::Views;
+use gangline_telemetry::alerts::{Engine, Rules};
+use gangline_telemetry::series;
+use tracing::{info, warn};
+
+use delivery::Deliveries;
+use readings::Sources;
+
+/// The file of alerts and silences in the data folder.
+const SAVED_FILE: &str = "alerts.json";
+/// Bytes of that file: far above what 10,000 alerts and 1,000 silences take.
+const SAVED_BYTES_MAX: u64 = 256 << 20;
+
+/// What alerts need.
+pub struct Options {
+    /// Rules and receivers.
+    pub rules: Rules,
+    /// The data folder, and the folder of the journal: alerts and silences are kept in the first, and the disks of both are
+    /// watched.
+    pub folder: PathBuf,
+    /// See [`Options::folder`].
+    pub journal_folder: PathBuf,
+    /// Asks the service.
+    pub handle: service::Handle,
+    /// Answers from the read models.
+    pub views: Views,
+    /// The series store.
+    pub series: series::Handle,
+    /// Returns the wall-clock time.
+    pub clock: fn() -> Timestamp,
+}
+
+/// What all threads share.
+#[derive(Debug, Default)]
+struct Shared {
+    engine: Engine,
+    every: std::time::Duration,
+    evaluated_at: Option<Timestamp>,
+    /// Why the last evaluation had less to look at, or couldn't be kept.
+    failure: Option<String>,
+    deliveries: Option<Deliveries>,
+}
+
+/// Keeps alerts and silences in a file.
+#[derive(Debug, Default)]
+struct Keeper {
+    file: Option<PathBuf>,
+    /// What the file has.
+    saved: String,
+}
+
+/// Running alerts.
+#[derive(Debug)]
+pub struct Service {
+    handle: Handle,
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// A handle to alerts; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Handle {
+    shared: Arc<Mutex<Shared>>,
+    /// Locked before `shared`, never after it.
+    keeper: Arc<Mutex<Keeper>>,
+}
+
+impl Service {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// If a thread can't be started. [`Handle::default`] stands for alerts then.
+    pub fn start(options: Options) -> io::Result<Service> {
+        let file = options.folder.join(SAVED_FILE);
+        let Rules { rules, receivers, every, repeat } = options.rules.clone();
+        let engine = restored(&file, rules, (options.clock)());
+        let deliveries = Deliveries::start(receivers, options.clock)?;
+        let shared = Shared { engine, every, deliveries: Some(deliveries), ..Shared::default() };
+        let keeper = Keeper { file: Some(file), saved: String::new() };
+        let handle = Handle { shared: Arc::new(Mutex::new(shared)), keeper: Arc::new(Mutex::new(keeper)) };
+        let watch = Watch { sources: Sources::of(options)?, handle: handle.clone(), every, repeat };
+        let (stop, stopped) = channel();
+        let thread = Builder::new().name("alerts".to_owned()).spawn(move || watch.run(&stopped))?;
+        Ok(Service { handle, stop, thread })
+    }
+
+    /// Returns a handle.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Ends the threads. Messages that wait are given up; alerts that fire are known after the next start.
+    pub fn stop(self) {
+        // Fails only if the thread has ended already.
+        let _ = self.stop.send(());
+        if self.thread.join().is_err() {
+            warn!("the thread of alerts had panicked");
+        }
+        let deliveries = self.handle.shared().deliveries.take();
+        deliveries.into_iter().for_each(Deliveries::stop);
+    }
+}
+
+impl Handle {
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes alerts and silences down if they changed. Others may look at them meanwhile.
+    fn save(&self) -> io::Result<()> {
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = self.shared().engine.save();
+        keeper.write(text)
+    }
+}
+
+impl Keeper {
+    fn write(&mut self, text: String) -> io::Result<()> {
+        let Some(path) = self.file.as_deref().filter(|_| text != self.saved) else { return Ok(()) };
+        let begun = path.with_extension("json.new");
+        let mut file = fs::File::create(&begun)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&begun, path)?;
+        fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
+        self.saved = text;
+        Ok(())
+    }
+}
+
+/// Reads what an earlier control plane left; what can't be read is put aside.
+fn restored(file: &Path, rules: Vec<gangline_telemetry::alerts::Rule>, now: Timestamp) -> Engine {
+    let length = fs::metadata(file).map_or(0, |about| about.len());
+    let text = match fs::read_to_string(file) {
+        Ok(text) if length <= SAVED_BYTES_MAX => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Engine::new(rules),
+        other => {
+            warn!(file = %file.display(), error = ?other.err(), "alerts and silences of before can't be read");
+            return Engine::new(rules);
+        }
+    };
+    Engine::restore(rules.clone(), &text, now).unwrap_or_else(|error| {
+        let aside = file.with_extension("json.unreadable");
+        warn!(file = %aside.display(), error = with_causes(&error), "alerts and silences of before are put aside");
+        // The next save replaces the file if this fails.
+        let _ = fs::rename(file, &aside);
+        Engine::new(rules)
+    })
+}
+
+/// The thread that evaluates.
+struct Watch {
+    sources: Sources,
+    handle: Handle,
+    every: std::time::Duration,
+    repeat: std::time::Duration,
+}
+
+impl Watch {
+    fn run(self, stopped: &Receiver<()>) {
+        let mut due = Instant::now();
+        loop {
+            match stopped.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+            due += self.every;
+            self.evaluate();
+            // After an evaluation that took too long, or a suspended machine, the missed ones aren't made up for.
+            due = due.max(Instant::now());
+        }
+    }
+
+    fn evaluate(&self) {
+        let metrics = self.handle.shared().engine.rules().iter().filter_map(readings::metric_of).collect::<Vec<_>>();
+        let (readings, gaps) = self.sources.read(&metrics);
+        let now = (self.sources.clock)();
+        let mut shared = self.handle.shared();
+        shared.engine.evaluate(now, &readings);
+        let news = shared.engine.news(now, self.repeat);
+        for alert in &news {
+            info!(alert = alert.id, rule = alert.rule, state = alert.state.name(), "{}", alert.summary);
+        }
+        let firing = shared.engine.firing();
+        if let Some(deliveries) = &mut shared.deliveries {
+            deliveries.deliver(now, &news, &firing);
+        }
+        drop(shared);
+        let unsaved = self.handle.save().err().map(|error| format!("alerts and silences can't be kept: {error}"));
+        let failure = gaps.or(unsaved);
+        let mut shared = self.handle.shared();
+        if let Some(failure) = failure.as_ref().filter(|_| shared.failure.is_none()) {
+            warn!(failure, "alerts aren't complete");
+        }
+        (shared.failure, shared.evaluated_at) = (failure, Some(now));
+    }
+}

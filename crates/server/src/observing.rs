@@ -1,0 +1,116 @@
+//! What a job's ranks measured in a stretch of time, from the series store, as [`attribution`] and alerts take it.
+//!
+//! [`attribution`]: gangline_accounting::attribution
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gangline_accounting::attribution::{Observed, RankObserved};
+use gangline_base::{AttemptNumber, JobId, Phase, Timestamp};
+use gangline_telemetry::series::{self, Bucket, Curve, Resolution, Scope};
+
+/// Seconds of each step; a supervisor's clock.
+pub(crate) const STEP_SECONDS: &str = "gangline.step_seconds";
+/// Seconds of each step in a phase.
+const PHASES: [(&str, Phase); 5] = [
+    ("gangline.data_seconds", Phase::Data),
+    ("gangline.compute_seconds", Phase::Compute),
+    ("gangline.communication_seconds", Phase::Communication),
+    ("gangline.straggler_wait_seconds", Phase::StragglerWait),
+    ("gangline.checkpoint_seconds", Phase::Checkpoint),
+];
+/// Seconds of each step in Python's garbage collector, where a rank reports them.
+const COLLECTING: &str = "python.gc_seconds";
+/// Times that the device's allocator freed its cache in each step, where a rank reports them.
+const RETRIES: &str = "torch.alloc_retries";
+/// Curves of one job: about 5,000 ranks with all of these metrics.
+const CURVES_MAX: usize = 40_000;
+
+/// A stretch of time of an attempt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) job: JobId,
+    pub(crate) attempt: AttemptNumber,
+    pub(crate) from: Timestamp,
+    pub(crate) to: Timestamp,
+}
+
+impl Window {
+    /// Returns every curve that attribution needs, and those of other metrics, with at most so many points each.
+    pub(crate) fn curves(
+        &self,
+        series: &series::Handle,
+        others: &[String],
+        points_max: usize,
+    ) -> Result<Vec<Curve>, series::Error> {
+        let ours = PHASES.iter().map(|(name, _)| *name).chain([STEP_SECONDS, COLLECTING, RETRIES]);
+        let query = series::Query {
+            metrics: ours.map(str::to_owned).chain(others.iter().cloned()).collect(),
+            attempt: Some(self.attempt),
+            times: (Some(self.from), Some(self.to)),
+            resolution: Some(Resolution::Point),
+            ..series::Query::all(Scope::Job(self.job), points_max, CURVES_MAX)
+        };
+        Ok(series.query(&query)?.curves)
+    }
+
+    /// Divides curves into equal stretches of time, oldest first.
+    pub(crate) fn observed(&self, curves: &[Curve], stretches: u32) -> Vec<Observed> {
+        let length = self.to.since(self.from) / stretches.max(1);
+        (0..stretches)
+            .map(|number| {
+                let from = self.from + length * number;
+                // The last one ends with the window, whatever the division left over.
+                let to = if number + 1 == stretches { self.to + Duration::from_nanos(1) } else { from + length };
+                Observed { from, ranks: ranks(curves, (from, to)) }
+            })
+            .collect()
+    }
+}
+
+/// Returns the sum of the finite values in a stretch of time, and their number.
+fn sum(curve: &Curve, (from, to): (Timestamp, Timestamp)) -> (f64, u64) {
+    let within = |bucket: &&Bucket| from <= bucket.at() && bucket.at() < to;
+    curve.buckets.iter().filter(within).fold((0.0, 0), |(sum, count), bucket| {
+        (sum + bucket.mean().unwrap_or_default() * whole(bucket.count), count + bucket.count)
+    })
+}
+
+fn ranks(curves: &[Curve], times: (Timestamp, Timestamp)) -> Vec<RankObserved> {
+    let mut ranks: BTreeMap<u32, RankObserved> = BTreeMap::new();
+    for curve in curves {
+        let Some(number) = curve.series.source.rank else { continue };
+        let (sum, count) = sum(curve, times);
+        if count == 0 {
+            continue;
+        }
+        let node = curve.series.source.node.as_ref().map(ToString::to_string).unwrap_or_default();
+        let rank = ranks.entry(number).or_insert_with(|| RankObserved { rank: number, node, ..Default::default() });
+        match curve.series.metric.as_str() {
+            STEP_SECONDS => (rank.steps, rank.stepping) = (count, seconds(sum)),
+            COLLECTING => rank.collecting = Some(seconds(sum)),
+            RETRIES => rank.allocator_retries = Some(number_of(sum)),
+            metric => {
+                let phase = PHASES.iter().find(|(name, _)| *name == metric);
+                rank.phases.extend(phase.map(|(_, phase)| (*phase, seconds(sum))));
+            }
+        }
+    }
+    ranks.into_values().filter(|rank| rank.steps > 0).collect()
+}
+
+/// Returns a duration, zero for what is none: a clock may have gone back.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no stretch has 2^53 values")]
+fn whole(count: u64) -> f64 {
+    count as f64
+}
+
+/// Returns a count that a rank reported as a number.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped to what fits")]
+fn number_of(value: f64) -> u64 {
+    value.clamp(0.0, 1e15) as u64
+}

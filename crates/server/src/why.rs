@@ -1,0 +1,167 @@
+//! Why a job is slower than it could be: from the series store through accounting's attribution to the API.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use gangline_accounting::attribution::{self, Kind, Verdict};
+use gangline_api as api;
+use gangline_base::{AttemptNumber, Money, Timestamp};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::error::ApiError;
+use super::jobs::{missing, parse_job};
+use super::observing::Window;
+use super::segment::Segment;
+use super::{App, ErrorBody, read};
+
+/// Minutes that are looked at, and the most.
+const MINUTES: u32 = 10;
+const MINUTES_MAX: u32 = 24 * 60;
+/// Stretches into which they are divided, to say since when.
+const STRETCHES: u32 = 10;
+/// Points of each curve: enough for each stretch to have some of its own.
+const POINTS: usize = 200;
+
+/// What to look at.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WhyQuery {
+    /// Look at the last so many minutes of its last attempt; 10 unless it is given, 1440 at most.
+    minutes: Option<u32>,
+}
+
+/// Why a job is slower than it could be: what costs time, on which ranks, since when, and how much.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/why", params(("job" = String, Path, description = "its id"), WhyQuery),
+    tag = "jobs", responses((status = 200, body = api::Why), (status = 404, body = ErrorBody),
+    (status = 410, body = ErrorBody)))]
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    Segment(job): Segment,
+    query: Result<Query<WhyQuery>, QueryRejection>,
+) -> Result<Json<api::Why>, ApiError> {
+    let Query(query) = query?;
+    let id = parse_job(&job)?;
+    let Some(job) = read(&app, move |views| views.job(id)).await? else { return Err(missing(&app, id).await) };
+    let now = (app.clock)();
+    let Some(attempt) = job.attempts.last() else {
+        let summary = format!("{id} has not run yet: {}", job.because);
+        return Ok(Json(nothing(&job.id, None, (now, now), summary)));
+    };
+    let to = attempt.ended_at.map_or(now, |time| time.0);
+    let looked_at = Duration::from_secs(60 * u64::from(query.minutes.unwrap_or(MINUTES).clamp(1, MINUTES_MAX)));
+    let earliest = Timestamp::from_unix_nanos(to.unix_nanos().saturating_sub(nanos(looked_at)));
+    let from = earliest.max(attempt.placed_at.0);
+    let window = Window { job: id, attempt: AttemptNumber(attempt.number), from, to };
+    let price = price_of(&app, attempt).await?;
+    let series = app.series.clone();
+    let judge = move || {
+        let curves = window.curves(&series, &[], POINTS)?;
+        Ok::<_, ApiError>(attribution::why(&window.observed(&curves, STRETCHES), price))
+    };
+    let judged = tokio::task::spawn_blocking(judge).await;
+    let verdict = judged.map_err(|_| ApiError::internal("a query of the series store panicked"))??;
+    let Some(verdict) = verdict else {
+        let summary = "its ranks reported too few steps to say anything: report them with gangline.report(step, ...), \
+                       and phases with gangline.phase(\"data\")";
+        return Ok(Json(nothing(&job.id, Some(attempt.number), (from, to), summary.to_owned())));
+    };
+    Ok(Json(told(&job.id, attempt.number, (from, to), verdict)))
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns the price of all devices of an attempt for an hour, if every node has one.
+async fn price_of(app: &App, attempt: &api::Attempt) -> Result<Option<Money>, ApiError> {
+    let nodes = app.handle.nodes().await?.nodes;
+    let of_share = |share: &api::Share| {
+        let node = nodes.iter().find(|node| node.name == share.node)?;
+        let devices = u32::try_from(share.devices.len()).ok()?;
+        Some(Money::from_nano_dollars(node.price_nano_dollars_per_hour?).times(devices))
+    };
+    Ok(attempt.shares.iter().map(of_share).try_fold(Money::ZERO, |sum, price| Some(sum + price?)))
+}
+
+fn nothing(job: &str, attempt: Option<u32>, (from, to): (Timestamp, Timestamp), summary: String) -> api::Why {
+    api::Why {
+        job: job.to_owned(),
+        attempt,
+        from: api::Time(from),
+        to: api::Time(to),
+        summary,
+        ranks: 0,
+        steps: 0,
+        step_seconds: None,
+        phases: Vec::new(),
+        causes: Vec::new(),
+    }
+}
+
+fn told(job: &str, attempt: u32, times: (Timestamp, Timestamp), verdict: Verdict) -> api::Why {
+    let summary = summary(&verdict);
+    let cause = |cause: attribution::Cause| api::Cause {
+        kind: cause.kind.name().to_owned(),
+        share: cause.share,
+        evidence: cause.evidence,
+        ranks: cause.ranks,
+        more_ranks: u64::try_from(cause.more_ranks).unwrap_or(u64::MAX),
+        nodes: cause.nodes,
+        since: api::Time(cause.since),
+        cost_nano_dollars_per_hour: cause.cost_per_hour.map(Money::nano_dollars),
+        cost_per_hour: cause.cost_per_hour.map(|cost| cost.to_string()),
+        hint: hint(cause.kind).to_owned(),
+    };
+    api::Why {
+        ranks: u64::try_from(verdict.ranks).unwrap_or(u64::MAX),
+        steps: verdict.steps,
+        step_seconds: Some(verdict.step.as_secs_f64()),
+        phases: verdict.phases.iter().map(|phase| phase.name().to_owned()).collect(),
+        causes: verdict.causes.into_iter().map(cause).collect(),
+        ..nothing(job, Some(attempt), times, summary)
+    }
+}
+
+fn summary(verdict: &Verdict) -> String {
+    let share = |cause: &&attribution::Cause| cause.share.unwrap_or_default();
+    let worst = verdict.causes.iter().max_by(|one, other| share(one).total_cmp(&share(other)));
+    match worst {
+        Some(worst) => match worst.share {
+            Some(share) => format!("{}: {:.0} % of the time; {}", worst.kind.name(), share * 100.0, worst.evidence),
+            None => format!("{}: {}", worst.kind.name(), worst.evidence),
+        },
+        None if verdict.phases.is_empty() => {
+            "its ranks report steps but no phases, so where their time goes can't be told: gangline.phase(\"data\")"
+                .to_owned()
+        }
+        None => "nothing that is measured costs a noticeable part of its time".to_owned(),
+    }
+}
+
+fn hint(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Data => {
+            "more workers or more prefetching in the data loader; if the CPUs idle, the storage is slow: gangline data bench"
+        }
+        Kind::Checkpoint => {
+            "save less often, or in the background: gangline checkpoint bench shows what the disk can do"
+        }
+        Kind::Communication => {
+            "overlap gradients' all-reduce with the backward pass, or use a layout with less communication: gangline plan"
+        }
+        Kind::Straggler => "gangline doctor on its node; recovery: {evict_stragglers: true} leaves such nodes",
+        Kind::Collection => {
+            "gc.freeze() after the model is built, and gc.collect() every some hundred steps instead of by itself"
+        }
+        Kind::Memory => {
+            "PYTORCH_ALLOC_CONF=expandable_segments:True, a smaller batch, or activation checkpointing: gangline plan"
+        }
+        Kind::Clocks => "cooling, power limit and other load of that machine: gangline doctor",
+        Kind::Contention => "what else runs on that node, and how many cores the job asks for",
+    }
+}

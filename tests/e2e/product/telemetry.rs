@@ -1,0 +1,251 @@
+//! Alerts to a webhook and to a real Alertmanager, and why jobs are slow, from real jobs on one control plane.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::fixtures::product::Product;
+use crate::fixtures::{PATIENCE, wait_for};
+
+/// Between two evaluations of the rules.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// A server that takes webhooks, and passes each on with the time at which it came.
+fn webhook() -> (String, Receiver<(Instant, Value)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}/hook", listener.local_addr().expect("it is bound"));
+    let (sender, bodies) = channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (at, body) = (Instant::now(), body_of(&mut stream));
+            // The sender may have gone, and the test may be over.
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            if sender.send((at, body)).is_err() {
+                return;
+            }
+        }
+    });
+    (url, bodies)
+}
+
+fn body_of(stream: &mut TcpStream) -> Value {
+    let (mut reader, mut length, mut line) = (BufReader::new(stream), 0, String::new());
+    while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
+        let (name, value) = line.split_once(':').unwrap_or_default();
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse().expect("a length");
+        }
+        line.clear();
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("the whole body");
+    serde_json::from_slice(&body).expect("JSON")
+}
+
+/// A real Alertmanager on a port of its own choice, that tells nobody.
+struct Alertmanager {
+    process: Child,
+    url: String,
+}
+
+impl Alertmanager {
+    /// Returns none, and says so, where it isn't installed.
+    #[expect(clippy::print_stderr, reason = "a skip says why")]
+    fn start(folder: &Path) -> Option<Alertmanager> {
+        let config = folder.join("alertmanager.yml");
+        std::fs::write(&config, "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n").expect("it is writable");
+        let started = Command::new("prometheus-alertmanager")
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.path={}", folder.join("alertmanager").display()))
+            .args(["--web.listen-address=127.0.0.1:0", "--cluster.listen-address="])
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut process = match started {
+            Ok(process) => process,
+            Err(error) if std::env::var_os("CI").is_none() => {
+                eprintln!("skipped: alerts to Alertmanager: prometheus-alertmanager can't be started: {error}");
+                return None;
+            }
+            Err(error) => panic!("prometheus-alertmanager can't be started: {error}"),
+        };
+        let mut log = BufReader::new(process.stderr.take().expect("it is piped")).lines();
+        let address = log.by_ref().map_while(Result::ok).find_map(|line| {
+            let (_, rest) = line.split_once("address=127.0.0.1:")?;
+            rest.split_whitespace().next().map(|port| format!("127.0.0.1:{}", port.trim_matches('"')))
+        });
+        // It stops at a pipe that nobody reads.
+        std::thread::spawn(move || log.for_each(drop));
+        Some(Alertmanager { process, url: format!("http://{}", address.expect("it says where it listens")) })
+    }
+
+    /// The alerts that it has, by name.
+    fn alerts(&self) -> Vec<Value> {
+        let answer = ureq::get(format!("{}/api/v2/alerts", self.url)).call();
+        let text = answer.expect("it answers").body_mut().read_to_string().expect("text");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    fn has(&self, name: &str, subject: &str) -> bool {
+        let is_it = |alert: &Value| alert["labels"]["alertname"] == name && alert["labels"]["subject"] == subject;
+        self.alerts().iter().any(is_it)
+    }
+}
+
+impl Drop for Alertmanager {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn train(product: &Product, name: &str, data: &str, compute: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (script, module) = (root.join("fixtures/slow.py"), root.join("../python/gangline/_report.py"));
+    let (place, module) = (product.path(name), module.display().to_string());
+    let envs = format!(
+        "{{REPORT_MODULE: \"{module}\", PLACE: \"{}\", DATA: \"{data}\", COMPUTE: \"{compute}\"}}",
+        place.display()
+    );
+    let run = format!("python3 {}", script.display());
+    product.submit(&format!("name: {name}\nresources: {{accelerators: \"cpu:2\"}}\nenvs: {envs}\nrun: {run}\n"))
+}
+
+/// Waits until a webhook says that this rule's alert about a job is in this state. Returns when it came, and the alert.
+fn told(bodies: &Receiver<(Instant, Value)>, rule: &str, state: &str) -> (Instant, Value) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (at, body) = bodies.recv_timeout(left).unwrap_or_else(|_| panic!("nobody was told that {rule} is {state}"));
+        let alerts = body["alerts"].as_array().expect("a list").clone();
+        if let Some(alert) = alerts.into_iter().find(|alert| alert["rule"] == rule && alert["state"] == state) {
+            return (at, alert);
+        }
+    }
+}
+
+/// The first cause of a job's slowness: its kind and ranks, once enough steps are judged.
+fn why(product: &Product, id: &str) -> (String, Vec<Value>, Value) {
+    wait_for(&format!("a cause of {id}"), || {
+        let why = product.json(&["why", id]);
+        let first = why["causes"].get(0)?.clone();
+        let is_enough = why["steps"].as_u64() >= Some(20);
+        let ranks = first["ranks"].as_array().expect("a list").clone();
+        is_enough.then(|| (first["kind"].as_str().expect("a word").to_owned(), ranks, why))
+    })
+}
+
+/// Alerts fire within an evaluation and a second, reach a webhook and Alertmanager, and `why` names the slow data loader and the
+/// slow rank.
+#[test]
+fn slow_jobs_are_explained_and_alerts_reach_whom_they_should() {
+    let mut product = Product::down(&["a=cpu:4"]);
+    let (url, bodies) = webhook();
+    let alertmanager = Alertmanager::start(&product.path(""));
+    let closed = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("it is bound");
+    let of_manager = |manager: &Alertmanager| format!("[[receiver]]\nname='am'\nalertmanager='{}'\n", manager.url);
+    let rules = format!(
+        "every = '500ms'\noff = ['disk_nearly_full']\n[[receiver]]\nname='hook'\nwebhook='{url}'\n\
+         [[receiver]]\nname='gone'\nslack='http://{closed}/secret'\n{}\
+         [[rule]]\nname='hot'\nmetric='heat'\nabove=10\nclear=5\nseverity='critical'\n\
+         [[rule]]\nname='data_stall'\nsignal='data_stall'\nabove=0.05\n",
+        alertmanager.as_ref().map(of_manager).unwrap_or_default()
+    );
+    std::fs::create_dir_all(product.data()).expect("a folder");
+    std::fs::write(product.data().join("alerts.toml"), rules).expect("it is writable");
+    product.start();
+
+    let loads = train(&product, "loads", "1,60", "20,20");
+    let lags = train(&product, "lags", "1,1", "20,80");
+    let (kind, ranks, answer) = why(&product, &loads);
+    assert_eq!((kind.as_str(), ranks), ("data", vec![Value::from(1)]), "{answer:#}");
+    let cost = answer["causes"][0]["cost_nano_dollars_per_hour"].as_i64().expect("the nodes have a price");
+    assert!((40_000_000..80_000_000).contains(&cost), "two devices at $0.04: {answer:#}");
+    let (kind, ranks, answer) = why(&product, &lags);
+    assert_eq!((kind.as_str(), ranks), ("straggler", vec![Value::from(1)]), "{answer:#}");
+    let text = product.run(&["why", &lags]).stdout;
+    assert!(text.contains("straggler: ") && text.contains("rank 1") && text.lines().count() <= 10, "{text}");
+
+    let (_, stall) = told(&bodies, "data_stall", "firing");
+    assert_eq!((&stall["subject"], &stall["parts"][0]), (&Value::from(loads.clone()), &Value::from("rank 1 on a")));
+    let hot = product.path("lags.hot");
+    let latencies = [(); 3].map(|()| {
+        let begun = Instant::now();
+        std::fs::write(&hot, "").expect("it is writable");
+        let (at, alert) = told(&bodies, "hot", "firing");
+        assert_eq!((&alert["subject"], &alert["severity"]), (&Value::from(lags.clone()), &Value::from("critical")));
+        std::fs::remove_file(&hot).expect("it was just written");
+        told(&bodies, "hot", "resolved");
+        at - begun
+    });
+    eprintln!("measured: from a rank's value to the webhook {latencies:.0?}, evaluations every {EVERY:?}");
+    let best = latencies.into_iter().min().expect("three");
+    assert!(best <= EVERY + Duration::from_secs(1), "{latencies:?}");
+
+    of_what_fires(&product, &loads);
+    if let Some(manager) = &alertmanager {
+        wait_for("Alertmanager's alert", || manager.has("data_stall", &loads).then_some(()));
+    }
+    product.kill_control_plane();
+    product.start();
+    let kept: BTreeSet<String> = wait_for("the kept silence", || {
+        let list = product.json(&["alerts"]);
+        let by = list["silences"].as_array()?.iter().map(|silence| silence["comment"].to_string());
+        list["evaluated_at"].is_string().then(|| by.collect())
+    });
+    assert_eq!(kept, BTreeSet::from(["\"known\"".to_owned()]));
+    std::fs::write(product.path("loads.end"), "").expect("it is writable");
+    product.wait_state(&loads, "succeeded");
+    told(&bodies, "data_stall", "resolved");
+    if let Some(manager) = &alertmanager {
+        wait_for("the alert's end", || (!manager.has("data_stall", &loads)).then_some(()));
+    }
+}
+
+/// Alerts as the command line has them: listed, acknowledged, silenced; the unreachable receiver is shown without its address.
+fn of_what_fires(product: &Product, job: &str) {
+    let list = product.json(&["alerts"]);
+    let alerts = list["alerts"].as_array().expect("a list");
+    let stall = alerts.iter().find(|alert| alert["rule"] == "data_stall").expect("it fires");
+    let id = stall["id"].to_string();
+    let shown = product.job(job)["alerts"][0].as_str().expect("a sentence").to_owned();
+    assert!(shown.starts_with("warning: data_stall of ") && shown.contains("rank 1 on a"), "{shown}");
+    let acknowledged = product.json(&["alerts", "ack", &id]);
+    assert!(acknowledged["acknowledged_by"].is_string(), "{acknowledged}");
+    let silence = product.json(&["alerts", "silence", "--rule", "hot", "--for", "1h", "--comment", "known"]);
+    assert_eq!(silence["rule"], "hot");
+    let text = product.run(&["alerts"]);
+    assert!(text.stdout.contains("takes care") && text.stdout.contains(job), "{}", text.stdout);
+    assert!(
+        text.stderr.contains("the slack \"gone\" can't be reached") && !text.stderr.contains("secret"),
+        "{}",
+        text.stderr
+    );
+    let refused = |arguments: &[&str], code: &str| {
+        let ran = product.run(arguments);
+        assert!(ran.code == 3 && ran.stderr.contains(code), "{arguments:?}: {} {}", ran.code, ran.stderr);
+    };
+    refused(&["alerts", "ack", "999999"], "G0652");
+    refused(&["alerts", "silence", "--rule", "nothing"], "G0652");
+    refused(&["alerts", "unsilence", "999999"], "G0652");
+    refused(&["why", "job-99"], "G0302");
+}
+
+/// A file of rules with a mistake is refused with its place: alone, and by a control plane that would start with it.
+#[test]
+fn a_file_of_alert_rules_with_a_mistake_keeps_the_control_plane_from_starting() {
+    let product = Product::down(&["a=cpu:1"]);
+    std::fs::create_dir_all(product.data()).expect("a folder");
+    let file = product.data().join("alerts.toml");
+    std::fs::write(&file, "every = '1s'\n[[rule]]\nname = 'a'\nsignal = 'noise'\nabove = 1\n").expect("it is writable");
+    let place = format!("{}:4:10: there is no signal", file.display());
+    for ran in [product.start_refused(), product.run(&["alerts", "check", &file.display().to_string()])] {
+        assert!(ran.code == 1 && ran.stderr.contains("G0651") && ran.stderr.contains(&place), "{}", ran.stderr);
+    }
+}
