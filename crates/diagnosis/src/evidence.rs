@@ -1,6 +1,6 @@
 //! Evidence about a failed run: its ranks' output, how they ended, and the kernel logs of their nodes.
 
-use gangline_base::{Bytes, Timestamp};
+use gangline_base::Timestamp;
 
 /// All evidence about a failed run. Texts are bytes as they were written, with any encoding and colours.
 ///
@@ -93,6 +93,4 @@ pub struct CgroupEvents {
     pub node: String,
     /// How often it killed a process for memory (`oom_kill`).
     pub oom_kill: u64,
-    /// The job's own memory limit, if it is that of the cgroup.
-    pub own_limit: Option<Bytes>,
 }

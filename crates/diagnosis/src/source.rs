@@ -42,8 +42,7 @@ pub(crate) fn sources<'a>(evidence: &'a Evidence<'_>) -> Vec<Source<'a>> {
         sources.push(made("device", Some(device.node.clone()), Cow::Owned(text.into_bytes())));
     }
     for cgroup in evidence.cgroups.iter().filter(|cgroup| cgroup.oom_kill > 0) {
-        let beyond = cgroup.own_limit.map(|limit| format!(", beyond the job's own limit of {limit}"));
-        let text = format!("memory.events: oom_kill {}{}", cgroup.oom_kill, beyond.unwrap_or_default());
+        let text = format!("memory.events: oom_kill {}", cgroup.oom_kill);
         sources.push(made("cgroup", Some(cgroup.node.clone()), Cow::Owned(text.into_bytes())));
     }
     sources.extend(evidence.logs.iter().flat_map(log_and_end));

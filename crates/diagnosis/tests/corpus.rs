@@ -213,7 +213,7 @@ fn what_nodes_and_devices_say_counts_beside_logs() {
     let alone = Evidence { logs: vec![lost], ..Evidence::default() };
     assert_eq!(rules.classify(&alone).subcategory, "killed");
     assert_eq!(rules.classify(&alone).category, Category::Unknown);
-    let cgroups = vec![CgroupEvents { node: "n1".into(), oom_kill: 1, own_limit: None }];
+    let cgroups = vec![CgroupEvents { node: "n1".into(), oom_kill: 1 }];
     assert_eq!(rules.classify(&Evidence { cgroups, ..alone.clone() }).category, Category::HostOom);
     let kernels = vec![KernelLog { node: "n2".into(), text: b"Out of memory: Killed process 3 (python)" }];
     assert_eq!(rules.classify(&Evidence { kernels, ..alone.clone() }).node, Some("n2".to_owned()));

@@ -14,10 +14,6 @@
 //! name = "research"
 //! quota = { H100 = 4 }
 //!
-//! [scheduling]
-//! ageing = "24h"
-//! default_queue = "research"
-//!
 //! [preemption]
 //! min_runtime = "10m"
 //!

@@ -116,22 +116,3 @@ fn device_time_sums_to_wall_time_times_devices() {
     let booked: u64 = ended.usage.0.values().sum();
     assert_eq!(booked, (at - ended.started_at) * 3);
 }
-
-/// The verdict names the job's own limit; where this user may not set limits, the launcher says why.
-#[test]
-fn a_rank_that_takes_more_memory_than_its_job_asked_for_is_killed_and_the_limit_is_blamed() {
-    const LIMIT: u64 = 128 << 20;
-    let run = "exec python3 -c 'bytearray(512 << 20)'";
-    let attempt = Attempt::of(run).with(|spec| (spec.memory_bytes, spec.cpus) = (LIMIT, 1));
-    if let Some(why) = attempt.launcher.unenforced() {
-        assert!(why.contains("not enforced on this machine"), "{why}");
-        eprintln!("skipped: {why}");
-        return;
-    }
-    let attempt = attempt.launch();
-    let Outcome::Fault { fault } = attempt.plane.wait_for_end() else { panic!("it has too little memory") };
-    attempt.wait_until_gone();
-    let diagnosis = fault.diagnosis.as_ref().expect("there is a verdict");
-    assert_eq!((diagnosis.category.as_str(), diagnosis.subcategory.as_str()), ("host_oom", "own_limit"), "{fault:?}");
-    assert!(format!("{diagnosis:?}").contains("the job's own limit of 128 MiB"), "{diagnosis:?}");
-}

@@ -23,36 +23,6 @@ fn of_ranks_that_come_to_a_stand_the_one_that_was_stopped_is_blamed() {
     assert!(stacks.contains("thread "), "{stacks}");
 }
 
-#[test]
-fn the_stacks_of_a_hung_python_rank_have_its_frames() {
-    let tools = ["py-spy", "gdb", "python3"].map(|tool| program_in_path(tool));
-    let [Some(py_spy), _, Some(_)] = tools else {
-        eprintln!("skipped: py-spy or python3 isn't installed here");
-        return;
-    };
-    let folder = py_spy.parent().expect("a program is in a folder").parent().expect("bin is in a folder").to_owned();
-    let run = "exec python3 -c 'import time\ndef waits_for_the_others():\n    time.sleep(600)\nprint(1, flush=True)\nwaits_for_the_others()'";
-    let attempt = Attempt::of(run).with(|spec| {
-        spec.hang_timeout_ms = Some(2_000);
-        // Only the rank's own environment leads to it.
-        spec.envs.insert("VIRTUAL_ENV".to_owned(), folder.display().to_string());
-    });
-    let attempt = attempt.launch();
-    let outcome = attempt.plane.wait_for_end();
-    attempt.wait_until_gone();
-    assert!(
-        matches!(outcome, Outcome::Fault { ref fault } if matches!(fault.cause, FaultCause::Hang { .. })),
-        "{outcome:?}"
-    );
-    let stacks = std::fs::read_to_string(attempt.spec.folder.join("stacks.txt")).expect("the stacks are kept");
-    assert!(stacks.contains("waits_for_the_others"), "{stacks}");
-}
-
-fn program_in_path(name: &str) -> Option<std::path::PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
-}
-
 /// Proves A-13: silence alone ends no script.
 #[test]
 fn a_script_that_is_merely_silent_is_left_alone() {

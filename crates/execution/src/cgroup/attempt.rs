@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{getxattr, statfs};
+use rustix::fs::statfs;
 
 use super::place::{Tree, own};
 use crate::files::{read_bounded, write_durably};
@@ -25,15 +25,13 @@ use crate::process::{as_pid, kill_all};
 const FILE: &str = "cgroup";
 /// Type that `statfs` reports for a file system of control groups, version 2 (linux/magic.h).
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
-/// The attribute by which systemd marks a group as delegated (systemd.resource-control(5), `Delegate=`).
-const DELEGATED: &str = "user.delegate";
 /// Interval between two checks whether a group is empty.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// Prefix of the names of all attempts' groups.
 const PREFIX: &str = "gangline-";
 /// A group that is still empty this long after it was made is abandoned, since a supervisor enters its group
 /// at once.
-pub(super) const ABANDONED_AFTER: Duration = Duration::from_mins(1);
+const ABANDONED_AFTER: Duration = Duration::from_mins(1);
 /// A rank may make groups below its attempt's; they are removed down to this depth.
 const DEPTH_MAX: usize = 8;
 
@@ -48,7 +46,7 @@ impl AttemptGroup {
     /// there; all that it starts from now on is in the group. Returns none if there are no such groups here,
     /// or this user may not make one.
     pub(crate) fn enter(folder: &Path) -> Option<Membership> {
-        let parent = parent_of(&own(Tree::Unified)?.folder());
+        let parent = own(Tree::Unified)?.folder();
         remove_abandoned(&parent, ABANDONED_AFTER);
         let group = AttemptGroup { path: parent.join(name(folder)) };
         match group.make(folder) {
@@ -59,11 +57,6 @@ impl AttemptGroup {
                 None
             }
         }
-    }
-
-    /// Returns the group's folder.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Records the group's name durably before entering it, so that a later fence finds it.
@@ -127,13 +120,6 @@ pub(crate) struct Membership {
     group: AttemptGroup,
 }
 
-impl Membership {
-    /// Returns the group.
-    pub(crate) fn group(&self) -> &AttemptGroup {
-        &self.group
-    }
-}
-
 impl Drop for Membership {
     fn drop(&mut self) {
         let Some(parent) = self.group.path.parent() else { return };
@@ -143,25 +129,16 @@ impl Drop for Membership {
     }
 }
 
-/// Returns the group in which attempts' groups are made: that of this process, or the one above if systemd put
-/// this process in a subgroup so that controllers can be handed down (`DelegateSubgroup=`).
-pub(super) fn parent_of(own: &Path) -> PathBuf {
-    let mut value = [0_u8; 8];
-    let is_delegated =
-        |group: &&Path| getxattr(*group, DELEGATED, &mut value).is_ok_and(|length| value[..length] == *b"1");
-    own.parent().filter(is_delegated).unwrap_or(own).to_owned()
-}
-
 /// Returns a name that differs from those of all other attempts' groups, including those of other data
 /// folders.
-pub(super) fn name(folder: &Path) -> String {
+fn name(folder: &Path) -> String {
     let hash = blake3::hash(folder.as_os_str().as_bytes()).to_hex();
     format!("{PREFIX}{}", &hash[..32])
 }
 
 /// Removes empty groups of supervisors that were killed after their attempts had ended, so that nobody fenced
 /// them.
-pub(super) fn remove_abandoned(parent: &Path, after: Duration) {
+fn remove_abandoned(parent: &Path, after: Duration) {
     let is_old =
         |path: &Path| path.metadata().and_then(|found| found.modified()).is_ok_and(|made| has_passed(made, after));
     for path in below(parent, 0) {
@@ -182,7 +159,7 @@ fn is_cgroup(path: &Path) -> bool {
 }
 
 /// Moves this process, with all its threads, into the group.
-pub(super) fn move_to(group: &Path) -> io::Result<()> {
+fn move_to(group: &Path) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), "0")
 }
 

@@ -16,7 +16,6 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::fence::{Killed, kill_attempt};
 use super::spec::{LOG_FILE, SPEC_FILE, has_started_any, last_words, write_spec};
 use super::{LaunchError, Launcher, Presence};
-use crate::cgroup::unenforced;
 use crate::process::{Identity, as_pid};
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::{UNABLE_CODE, recorded_in};
@@ -35,8 +34,6 @@ pub struct LocalLauncher {
     unable: Mutex<BTreeSet<PathBuf>>,
     /// Killed processes that aren't gone yet, by the attempt's folder.
     fenced: Mutex<BTreeMap<PathBuf, Vec<Killed>>>,
-    /// Why supervisors can't hold their ranks to limits, if they can't.
-    unenforced: Option<String>,
 }
 
 impl LocalLauncher {
@@ -50,7 +47,6 @@ impl LocalLauncher {
             children: Mutex::default(),
             unable: Mutex::default(),
             fenced: Mutex::default(),
-            unenforced: unenforced(),
         }
     }
 
@@ -111,7 +107,7 @@ impl Launcher for LocalLauncher {
     }
 
     fn unenforced(&self) -> Option<&str> {
-        self.unenforced.as_deref()
+        Some("memory and cpus are not enforced on this machine")
     }
 
     fn presence(&self, folder: &Path) -> Result<Presence, LaunchError> {

@@ -10,7 +10,6 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use gangline_base::Bytes;
 use tokio::sync::mpsc::Sender;
 
 use super::SuperviseOptions;
@@ -49,8 +48,6 @@ pub(super) struct Seen {
     /// Number of processes of this cgroup that the kernel killed for memory since the start. Where several
     /// jobs share a cgroup, they may have been another job's.
     pub(super) oom_kills: u64,
-    /// The memory limit of the job, if it has a cgroup with that limit.
-    pub(super) own_limit: Option<Bytes>,
 }
 
 /// Checks a node.
@@ -58,13 +55,12 @@ pub(super) struct Checkup {
     expectations: Expectations,
     /// Number of out-of-memory kills before the start.
     oom_kills: Option<u64>,
-    own_limit: Option<Bytes>,
     gpus: Option<GpuWatch>,
     after_failure: Option<Receiver<Seen>>,
 }
 
 impl Checkup {
-    pub(super) fn new(folder: &Path, options: &SuperviseOptions, own_limit: Option<Bytes>) -> Checkup {
+    pub(super) fn new(folder: &Path, options: &SuperviseOptions) -> Checkup {
         let standard = Expectations::default();
         let expectations = Expectations {
             folders: vec![folder.to_owned()],
@@ -72,7 +68,7 @@ impl Checkup {
             kernel_log_window: KERNEL_LOG_WINDOW,
             ..Expectations::default()
         };
-        Checkup { expectations, oom_kills: cgroup::oom_kills(), own_limit, gpus: None, after_failure: None }
+        Checkup { expectations, oom_kills: cgroup::oom_kills(), gpus: None, after_failure: None }
     }
 
     /// Starts the first check, and listening to the GPUs' driver.
@@ -96,7 +92,7 @@ impl Checkup {
             return;
         }
         let (sender, receiver) = channel();
-        let (expectations, before, own_limit) = (self.expectations.clone(), self.oom_kills, self.own_limit);
+        let (expectations, before) = (self.expectations.clone(), self.oom_kills);
         let gpus = self.gpus.as_ref().map(GpuWatch::faults).unwrap_or_default();
         let look = move || {
             let oom_kills = cgroup::oom_kills().zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
@@ -106,7 +102,7 @@ impl Checkup {
             let findings = guard().run(&looks, &expectations, AFTER_FAILURE_MAX, &mut |_| ());
             kernel.extend_from_slice(&gpus.lock().expect("nobody panics while it has this"));
             // The attempt may have stopped waiting.
-            let _ = sender.send(Seen { findings, kernel, oom_kills, own_limit });
+            let _ = sender.send(Seen { findings, kernel, oom_kills });
         };
         // If the thread can't be started there is nothing to wait for.
         let started = thread::Builder::new().name("checkup".to_owned()).spawn(look);

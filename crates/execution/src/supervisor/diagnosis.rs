@@ -59,12 +59,9 @@ fn of_node<'a>(node: &str, cause: &FaultCause, seen: &'a Seen) -> Evidence<'a> {
     let mut evidence = Evidence::default();
     if !seen.kernel.is_empty() {
         evidence.kernels.push(KernelLog { node: node.to_owned(), text: &seen.kernel });
-    }
-    // A kernel's log names its victims. A count doesn't: it may explain a SIGKILL, and nothing else. Only in a
-    // group of the job's own does it say more, whose limit was exceeded.
-    if is_sigkill(cause) && (seen.kernel.is_empty() || seen.own_limit.is_some()) {
-        let (oom_kill, own_limit) = (seen.oom_kills, seen.own_limit);
-        evidence.cgroups.push(CgroupEvents { node: node.to_owned(), oom_kill, own_limit });
+    } else if is_sigkill(cause) {
+        // A kernel's log names its victims. A count doesn't: it may explain a SIGKILL, and nothing else.
+        evidence.cgroups.push(CgroupEvents { node: node.to_owned(), oom_kill: seen.oom_kills });
     }
     evidence
 }

@@ -44,16 +44,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gangline_base::Bytes;
 use rustix::process::{getpid, set_child_subreaper, setsid};
 
-use crate::cgroup::{Asked, AttemptGroup, Limits};
+use crate::cgroup::AttemptGroup;
 use crate::files::read_bounded;
 pub use crate::process::Identity;
 use crate::protocol::{PROTOCOL_VERSION, Report, SupervisorSpec, is_understood};
 use crate::trouble::is_platforms;
 
-use checkup::Checkup;
 use identity::Claim;
 pub use identity::IDENTITY_FILE;
 pub(crate) use identity::recorded_in;
@@ -172,28 +170,16 @@ pub fn supervise(options: SuperviseOptions) -> Result<Supervised, SuperviseError
     }
     claim.sign().map_err(io_error("write supervisor.json"))?;
     set_child_subreaper(Some(getpid())).map_err(|error| io_error("adopt orphans")(error.into()))?;
-    let membership = options.has_own_group.then(|| AttemptGroup::enter(&folder)).flatten();
-    // A workload manager sees to its own limits.
-    let asked = if options.has_own_group { asked(&spec) } else { Asked::default() };
-    let limits = Limits::hold(&folder, membership.as_ref().map(|it| it.group().path()), asked);
+    let _membership = options.has_own_group.then(|| AttemptGroup::enter(&folder)).flatten();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io_error("start the runtime"))?;
     let supervised = match end {
         Some(end) => runtime.block_on(shell::deliver(&spec, end)),
-        None => {
-            let checkup = Checkup::new(&folder, &options, limits.memory);
-            runtime.block_on(shell::run(spec, options, checkup))
-        }
+        None => runtime.block_on(shell::run(spec, options)),
     };
     // A report to a control plane that doesn't answer is not waited for.
     runtime.shutdown_background();
     supervised.map_err(io_error("run the ranks"))
-}
-
-/// Returns what the job asked for on this node.
-fn asked(spec: &SupervisorSpec) -> Asked {
-    let memory = Some(Bytes(spec.memory_bytes)).filter(|memory| memory.0 > 0);
-    Asked { memory, cpus: Some(spec.cpus).filter(|cpus| *cpus > 0) }
 }
 
 /// Reads and checks a spec.

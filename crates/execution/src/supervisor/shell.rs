@@ -86,7 +86,7 @@ struct Shell {
 }
 
 /// Runs an attempt's share from setup to the delivery of its end.
-pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions, look: Checkup) -> io::Result<Supervised> {
+pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) -> io::Result<Supervised> {
     let clock = Clock::start();
     let (inputs, waiting) = channel(INPUTS_MAX);
     let offer = if spec.node_rank == 0 { Some(reserve_port(&spec.address)) } else { None };
@@ -104,7 +104,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions, lo
         staging: None,
         contact,
         courier,
-        checkup: look,
+        checkup: Checkup::new(&spec.folder, &options),
         inputs: inputs.clone(),
         reserved_port,
         is_clearing: false,
