@@ -131,8 +131,7 @@ impl Examples {
     }
 
     fn aliases(&mut self) -> BTreeMap<String, QueueName> {
-        let count = if self.has_network { self.below(3) } else { 0 };
-        (0..count).map(|number| (format!("partition={number}"), queue_name())).collect()
+        (0..if self.has_network { self.below(3) } else { 0 }).map(|it| (format!("partition={it}"), queue_name())).collect()
     }
 
     fn ageing(&mut self) -> Option<Duration> {
