@@ -94,6 +94,8 @@ fn build(environment: &Environment, target: &Path, name: &str) -> anyhow::Result
     let path = std::env::join_paths(std::iter::once(programs.clone()).chain(std::env::split_paths(&path)))?;
     let mut build = Command::new(programs.join("cargo-zigbuild"));
     build.args(["zigbuild", "--release", "--locked", "--package", "gangline-cli", "--target", name]);
+    // Functions' names stay for backtraces; the lines' tables are twice the size of the program.
+    build.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
     run(build.env("CARGO_TARGET_DIR", target).env("PATH", path))?;
     let binary = target.join(name).join("release/gangline");
     let headers = fs::read(&binary).with_context(|| format!("read {}", binary.display()))?;
@@ -142,8 +144,9 @@ fn put(content: &[u8], to: &Path, mode: u32) -> anyhow::Result<()> {
 /// Packs the system's files into a tarball, the same bytes for the same files; its path.
 fn tarball(system: &Path, to: &Path) -> anyhow::Result<PathBuf> {
     let mut tar = Command::new("tar");
-    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "-czf"]).arg(to);
-    run(tar.arg("-C").arg(system).args(["usr", "etc"]).env("GZIP", "-9n"))?;
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "-I", "gzip -9n", "-cf"])
+        .arg(to);
+    run(tar.arg("-C").arg(system).args(["usr", "etc"]))?;
     Ok(to.to_owned())
 }
 
@@ -162,8 +165,7 @@ fn package(system: &Path, processor: &str) -> anyhow::Result<PathBuf> {
     put(control.as_bytes(), &debian.join("control"), 0o644)?;
     put(b"/etc/gangline/gangline.toml\n", &debian.join("conffiles"), 0o644)?;
     put(AFTER_INSTALL.as_bytes(), &debian.join("postinst"), 0o755)?;
-    let package = system.with_extension("deb");
-    let package = package.with_file_name(format!("gangline_{VERSION}_{processor}.deb"));
+    let package = system.with_file_name(format!("gangline_{VERSION}_{processor}.deb"));
     run(Command::new("dpkg-deb").args(["--build", "--root-owner-group"]).arg(system).arg(&package))?;
     Ok(package)
 }

@@ -1,6 +1,5 @@
 //! How ranks end, and what that makes of the attempt.
 
-use gangline_execution::launcher::Launcher as _;
 use gangline_execution::protocol::{Fault, FaultCause, NodeState, Outcome};
 
 use crate::fixtures::attempt::Attempt;

@@ -48,7 +48,7 @@ pub(super) fn try_package(package: &Path, system: &Path) -> anyhow::Result<()> {
 /// The program with the folder as its root, in namespaces of its own, so that no right of root's is needed.
 fn inside(system: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("unshare");
-    command.args(["--map-root-user", "--pid", "--fork", "--kill-child", "--mount", "--root"]).arg(system);
+    command.args(["--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc", "--root"]).arg(system);
     command.arg("/usr/bin/gangline").args(arguments);
     command
 }

@@ -131,7 +131,9 @@ impl Examples {
     }
 
     fn aliases(&mut self) -> BTreeMap<String, QueueName> {
-        (0..if self.has_network { self.below(3) } else { 0 }).map(|it| (format!("partition={it}"), queue_name())).collect()
+        (0..if self.has_network { self.below(3) } else { 0 })
+            .map(|it| (format!("partition={it}"), queue_name()))
+            .collect()
     }
 
     fn ageing(&mut self) -> Option<Duration> {
