@@ -345,9 +345,9 @@ impl Course {
     }
 
     fn heard(&mut self, now: Timestamp, local: u32, message: &RankMessage) -> Vec<Action> {
-        let Some(rank) = self.rank_mut(local).filter(|rank| rank.is_kept()) else {
-            return Vec::new();
-        };
+        // A rank that has ended may have said more than was read by then.
+        self.readings.hear(now, local, message);
+        let Some(rank) = self.rank_mut(local).filter(|rank| rank.is_kept()) else { return Vec::new() };
         let was_restoring = rank.phase() == Some(Phase::Restore);
         let had_total = rank.total_steps.is_some();
         rank.hear(message, now);
@@ -366,7 +366,6 @@ impl Course {
                 self.has_news = true;
             }
         }
-        self.readings.hear(now, local, message);
         self.sample(now, local, message);
         message.checkpoint.into_iter().for_each(|saved| self.saved(now, saved));
         self.look_for_divergence(now, local)

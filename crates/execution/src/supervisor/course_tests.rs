@@ -205,6 +205,17 @@ fn samples_carry_the_metric_that_the_sweep_asks_for() {
 }
 
 #[test]
+fn what_a_rank_measured_counts_if_it_is_read_after_the_end() {
+    let mut course = running(1);
+    course.apply(at(1), ended(0, 1, RankEnd::Exit(0)));
+    course.apply(at(2), Input::KeeperGone(Kept::Rank(0), RankEnd::Exit(0)));
+    assert!(course.readings.is_empty());
+    let message = RankMessage::parse(br#"{"step":7,"loss":1.5}"#).expect("a message");
+    course.apply(at(3), Input::Message(0, message));
+    assert!(!course.readings.is_empty() && course.report(at(4)).samples.is_empty());
+}
+
+#[test]
 fn only_faults_of_the_node_are_reported_and_each_once() {
     let finding = |subject: &str, verdict| Finding { verdict, ..Finding::fine(subject, "seen") };
     let mut course = running(1);

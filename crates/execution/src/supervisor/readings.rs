@@ -139,7 +139,9 @@ impl OfRank {
                 None => self.refused += 1,
             }
         }
-        if values.is_empty() && ours.is_empty() {
+        // The first refusal is told at once: there may be no other row after it.
+        let is_first_refusal = self.told.0 == 0 && self.refused > 0;
+        if values.is_empty() && ours.is_empty() && !is_first_refusal {
             return;
         }
         let counts = (self.refused, self.rows.dropped);
@@ -255,7 +257,9 @@ mod tests {
             readings.hear(at(number), 0, &said(&format!("{{\"metrics\":{{\"m{number}\":1}}}}")));
         }
         let report = readings.report(&spec).expect("something");
-        assert_eq!(report.batches[0].names.len(), NAMES_PER_RANK_MAX);
+        assert_eq!(report.batches[0].names.len(), NAMES_PER_RANK_MAX + 2, "and the two counts");
+        let first = named(&report.batches[0], NAMES_PER_RANK_MAX);
+        assert_eq!(first, [(REFUSED, 1.0), (DROPPED, 0.0)], "said without a further metric");
         readings.hear(at(10_000), 0, &said(r#"{"metrics":{"gangline.step_seconds":1,"m0":7}}"#));
         let refused = 10_000 - u64::try_from(NAMES_PER_RANK_MAX).expect("small") + 1;
         assert_eq!(
