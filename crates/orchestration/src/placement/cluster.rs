@@ -39,9 +39,9 @@ pub struct Node {
     pub free: BTreeSet<u32>,
     /// Accelerators set aside for external usage.
     pub(crate) aside: BTreeSet<u32>,
-    /// Free CPU cores, of [`NodeCapacity::shared_cpus`].
+    /// Free CPU cores, of `NodeCapacity::shared_cpus`.
     pub free_cpus: u32,
-    /// Free memory, of [`NodeCapacity::shared_memory`].
+    /// Free memory, of `NodeCapacity::shared_memory`.
     pub free_memory: Bytes,
     /// CPU cores that jobs hold; may exceed the capacity if the node came back smaller.
     held_cpus: u32,
