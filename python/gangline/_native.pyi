@@ -116,8 +116,7 @@ class Tokens:
         self,
         width: str,
         inputs: NDArray[uint8],
-        labels: NDArray[uint8] | None = None,
-        positions: NDArray[uint8] | None = None,
+        beside: tuple[NDArray[uint8] | None, NDArray[uint8] | None] = (None, None),
     ) -> None: ...
     def shape(self) -> tuple[int, str]: ...
     def loss_weight(self) -> float: ...

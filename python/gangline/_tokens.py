@@ -155,13 +155,13 @@ class Tokens(Ordered):
                 made = give_inputs(inputs)
                 return made if self.labels is None else {"input_ids": made, "labels": made}
             labels, flat_labels, give_labels = self._memory()
-            self._native.fill(self._width, flat_inputs, flat_labels)
+            self._native.fill(self._width, flat_inputs, (flat_labels, None))
             return Batch(give_inputs(inputs), give_labels(labels))
 
     def _next_packed(self, inputs, flat_inputs, give_inputs):
         labels, flat_labels, give_labels = self._memory()
         positions, flat_positions, give_positions = self._positions_memory()
-        self._native.fill(self._width, flat_inputs, flat_labels, flat_positions)
+        self._native.fill(self._width, flat_inputs, (flat_labels, flat_positions))
         inputs, labels, positions = give_inputs(inputs), give_labels(labels), give_positions(positions)
         if self.labels == "same":
             # `labels` only ask the models for a loss, which they take from the shifted ones. With a cache of keys and values,

@@ -41,6 +41,9 @@ enum GivenShuffle {
     Blocks,
 }
 
+/// Memory for labels, and for the tokens' positions in their documents, from Python.
+type Beside<'py> = (Option<PyReadwriteArray1<'py, u8>>, Option<PyReadwriteArray1<'py, u8>>);
+
 /// The batches of a rank.
 #[pyclass(frozen, module = "gangline._native")]
 pub(crate) struct Tokens {
@@ -89,15 +92,15 @@ impl Tokens {
     ///
     /// # Errors
     /// `Changed` or `Corrupt` naming the file, `Refused` for a token that doesn't fit.
-    #[pyo3(signature = (width, inputs, labels=None, positions=None))]
+    #[pyo3(signature = (width, inputs, beside=(None, None)))]
     fn fill(
         &self,
         py: Python<'_>,
         width: &str,
         mut inputs: PyReadwriteArray1<'_, u8>,
-        mut labels: Option<PyReadwriteArray1<'_, u8>>,
-        mut positions: Option<PyReadwriteArray1<'_, u8>>,
+        beside: Beside<'_>,
     ) -> PyResult<()> {
+        let (mut labels, mut positions) = beside;
         let width = match width {
             "int64" => Width::Int64,
             "int32" => Width::Int32,
