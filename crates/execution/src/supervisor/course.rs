@@ -347,6 +347,7 @@ impl Course {
     fn heard(&mut self, now: Timestamp, local: u32, message: &RankMessage) -> Vec<Action> {
         // A rank that has ended may have said more than was read by then.
         self.readings.hear(now, local, message);
+        message.checkpoint.into_iter().for_each(|saved| self.saved(now, saved));
         let Some(rank) = self.rank_mut(local).filter(|rank| rank.is_kept()) else { return Vec::new() };
         let was_restoring = rank.phase() == Some(Phase::Restore);
         let had_total = rank.total_steps.is_some();
@@ -367,7 +368,6 @@ impl Course {
             }
         }
         self.sample(now, local, message);
-        message.checkpoint.into_iter().for_each(|saved| self.saved(now, saved));
         self.look_for_divergence(now, local)
     }
 

@@ -205,7 +205,7 @@ fn samples_carry_the_metric_that_the_sweep_asks_for() {
 }
 
 #[test]
-fn what_a_rank_measured_counts_if_it_is_read_after_the_end() {
+fn what_a_rank_measured_and_saved_counts_if_it_is_read_after_the_end() {
     let mut course = running(1);
     course.apply(at(1), ended(0, 1, RankEnd::Exit(0)));
     course.apply(at(2), Input::KeeperGone(Kept::Rank(0), RankEnd::Exit(0)));
@@ -213,6 +213,8 @@ fn what_a_rank_measured_counts_if_it_is_read_after_the_end() {
     let message = RankMessage::parse(br#"{"step":7,"loss":1.5}"#).expect("a message");
     course.apply(at(3), Input::Message(0, message));
     assert!(!course.readings.is_empty() && course.report(at(4)).samples.is_empty());
+    course.apply(at(5), Input::Message(0, saved(7)));
+    assert_eq!(course.report(at(6)).checkpoint.map(|checkpoint| checkpoint.step), Some(7));
 }
 
 #[test]
