@@ -11,6 +11,7 @@ use super::checkup::Seen;
 use super::course::{Course, Stage};
 use super::outcome::Stop;
 use super::rank::{EndCause, Rank};
+use crate::clock::utc;
 use crate::keeper::RankEnd;
 use crate::protocol::{Diagnosis, FaultCause, Outcome};
 
@@ -38,7 +39,11 @@ impl Course {
                 return;
             }
             let evidence = of_node(&self.spec.node, &fault.cause, seen);
-            let diagnosis = of_ranks(&self.ranks, self.stop.as_ref(), &self.spec.node, log_folder, evidence);
+            // Ranks that are stopped one after another tell of lost peers. Of a hang, that says nothing.
+            let hung_at = Timestamp::from_unix_nanos(fault.noticed_at);
+            let until = matches!(fault.cause, FaultCause::Hang { .. }).then_some(hung_at);
+            let logs = Logs { node: &self.spec.node, folder: log_folder, until };
+            let diagnosis = of_ranks(&self.ranks, self.stop.as_ref(), &logs, evidence);
             // A failing rank may take long to die, so its peers may end first: the rank that the logs blame
             // is the root cause.
             let blamed = diagnosis.as_ref().filter(|it| !it.is_consequence && self.node_fault.is_none());
@@ -73,24 +78,26 @@ fn is_sigkill(cause: &FaultCause) -> bool {
     matches!(cause, FaultCause::Signal { signal: SIGKILL } | FaultCause::Exit { code: OF_A_CHILD })
 }
 
-/// Returns the diagnosis of the logs of `ranks` on `node`, which have ended, together with other evidence.
-/// None if it isn't clear.
-fn of_ranks(
-    ranks: &[Rank],
-    stop: Option<&Stop>,
-    node: &str,
-    log_folder: &Path,
-    evidence: Evidence<'_>,
-) -> Option<Diagnosis> {
+/// The logs of a node's ranks.
+struct Logs<'a> {
+    node: &'a str,
+    folder: &'a Path,
+    /// The time after which lines are left out.
+    until: Option<Timestamp>,
+}
+
+/// Returns the diagnosis of the logs of `ranks`, which have ended, together with other evidence. None if it
+/// isn't clear.
+fn of_ranks(ranks: &[Rank], stop: Option<&Stop>, logs: &Logs<'_>, evidence: Evidence<'_>) -> Option<Diagnosis> {
     let mut ended: Vec<(&Rank, Timestamp)> =
         ranks.iter().filter_map(|rank| Some((rank, rank.ending().filter(|ending| !ending.is_success())?.at))).collect();
     ended.sort_by_key(|(rank, at)| (*at, rank.number));
     ended.truncate(RANKS_MAX);
     let texts: Vec<Vec<u8>> = ended
         .iter()
-        .map(|(rank, _)| tail(&log_folder.join(format!("rank-{}.log", rank.number))).unwrap_or_default())
+        .map(|(rank, _)| tail(&logs.folder.join(format!("rank-{}.log", rank.number)), logs.until).unwrap_or_default())
         .collect();
-    let logs = ended.iter().zip(&texts).map(|((rank, at), text)| log((rank, stop), *at, node, text)).collect();
+    let logs = ended.iter().zip(&texts).map(|((rank, at), text)| log((rank, stop), *at, logs.node, text)).collect();
     let verdict = match Rules::new() {
         Ok(rules) => rules.classify(&Evidence { logs, ..evidence }),
         Err(error) => {
@@ -167,15 +174,17 @@ fn told(verdict: Verdict) -> Diagnosis {
     }
 }
 
-/// Returns the end of a rank's log as the rank wrote it.
-fn tail(path: &Path) -> io::Result<Vec<u8>> {
+/// Returns the end of a rank's log as the rank wrote it, without lines from after `until`.
+fn tail(path: &Path, until: Option<Timestamp>) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES_MAX)))?;
     let mut bytes = Vec::new();
     file.take(TAIL_BYTES_MAX).read_to_end(&mut bytes)?;
+    let until = until.map(utc);
+    let is_later = |line: &[u8]| until.as_ref().is_some_and(|until| line.get(..until.len()) > Some(until.as_bytes()));
     let mut text = Vec::with_capacity(bytes.len());
-    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+    for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| !is_later(line)) {
         text.extend_from_slice(line.get(MARK_BYTES..).unwrap_or_default());
     }
     Ok(text)
@@ -183,6 +192,8 @@ fn tail(path: &Path) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -190,7 +201,17 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let line = "2026-11-21T09:30:00.123456Z E torn".to_owned() + "\n2026-11-21T09:30:00.123456Z O whole\nshort\n";
         std::fs::write(file.path(), line).expect("it can be written");
-        assert_eq!(tail(file.path()).expect("it can be read"), b"torn\nwhole\n");
-        assert!(tail(Path::new("/nowhere")).is_err());
+        assert_eq!(tail(file.path(), None).expect("it can be read"), b"torn\nwhole\n");
+        assert!(tail(Path::new("/nowhere"), None).is_err());
+    }
+
+    #[test]
+    fn what_ranks_say_once_a_hang_is_stopped_is_left_out() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let hung_at = Timestamp::from_unix_nanos(1_795_616_045_123_456_789);
+        let said = |millis: u64, text: &str| format!("{} E {text}\n", utc(hung_at + Duration::from_millis(millis)));
+        let lines = [said(0, "watchdog time-out"), said(1, "ConnectionResetError"), said(2_000, "terminated")].concat();
+        std::fs::write(file.path(), lines).expect("it can be written");
+        assert_eq!(tail(file.path(), Some(hung_at)).expect("it can be read"), b"watchdog time-out\n");
     }
 }
