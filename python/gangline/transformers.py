@@ -29,7 +29,6 @@ from transformers.utils import WEIGHTS_NAME
 from . import _loaders, _random
 from ._loops import Saving, is_gang, with_shared_buffers
 from ._per_rank import PerRank
-from ._retention import Keep
 from ._order import Ordered
 from .errors import Refused
 
@@ -96,17 +95,7 @@ class CheckpointCallback(Saving, TrainerCallback):
     If another number of processes resumes, each gets new generators that are derived from the old ones.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        every_n_steps: int,
-        keep: int | Keep | None = 2,
-        *,
-        archive: str | None = None,
-        overlap: bool = False,
-    ) -> None:
-        super().__init__(path, every_n_steps, keep, archive=archive, overlap=overlap)
-        self._unpacked = None
+    _unpacked = None
 
     def newest(self, folder: str | os.PathLike[str] | None = None) -> str | None:
         """Returns the `resume_from_checkpoint` for `train` to resume from the newest good checkpoint; None if
