@@ -40,15 +40,16 @@ impl State {
     /// When it isn't a state, or of an unknown version.
     pub fn from_json(text: &str) -> Result<State, Error> {
         let problem = |problem: String| Error::OtherState { problem };
-        if text.len() > STATE_BYTES_MAX {
-            return Err(problem(format!(
-                "a state of {} bytes is no loader's, which have {STATE_BYTES_MAX} at most",
-                text.len()
-            )));
-        }
+        let check_length = |bytes: usize| {
+            let text = format!("a state of {bytes} bytes is no loader's, which have {STATE_BYTES_MAX} at most");
+            if bytes > STATE_BYTES_MAX { Err(problem(text)) } else { Ok(()) }
+        };
+        check_length(text.len())?;
         let state: State =
             serde_json::from_str(text).map_err(|error| problem(format!("no state of a loader: {error}")))?;
         state.check_version()?;
+        // Written without its keys, as an array, it may be shorter than it is.
+        check_length(state.to_json().len())?;
         Ok(state)
     }
 
@@ -58,5 +59,20 @@ impl State {
         }
         let problem = format!("version {} of its state is unknown here; there is {STATE_VERSION}", self.version);
         Err(Error::OtherState { problem })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_as_long_as_it_is_written_in_full() {
+        let array = |order: usize| format!("[1,\"\",\"{}\",7,7,6]", "p".repeat(order));
+        let state = State::from_json(&array(20)).expect("a state");
+        assert_eq!(State::from_json(&state.to_json()).expect("the same"), state);
+        let text = array(150);
+        assert!(text.len() <= STATE_BYTES_MAX);
+        assert!(State::from_json(&text).is_err_and(|error| error.to_string().contains("200 at most")));
     }
 }
