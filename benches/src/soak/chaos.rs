@@ -21,7 +21,7 @@ const STREAM: u64 = 1_000;
 const WEIGHTS: [(Scenario, u64); 11] = [
     (Scenario::Plane, 16),
     (Scenario::Supervisors, 16),
-    (Scenario::Keepers, 12),
+    (Scenario::Shims, 12),
     (Scenario::Ranks, 16),
     (Scenario::Disk, 6),
     (Scenario::Cut, 2),
@@ -76,7 +76,7 @@ impl<'a> Chaos<'a> {
             let outcome = match scenario {
                 Scenario::Plane => self.plane()?,
                 Scenario::Supervisors => self.supervisors()?,
-                Scenario::Keepers => self.hit(Role::Keeper)?,
+                Scenario::Shims => self.hit(Role::Shim)?,
                 Scenario::Ranks => self.hit(Role::Rank)?,
                 Scenario::Disk | Scenario::Heal => self.disk(heals)?,
                 damage => damage::run(self, damage)?,
@@ -194,11 +194,11 @@ impl<'a> Chaos<'a> {
             }
             1 => {
                 let Some(process) = self.victim(Role::Supervisor) else { return Ok("nobody there".to_owned()) };
-                let of_it = |found: &Found| found.role == Role::Keeper && found.job == process.job;
-                let keepers: Vec<Found> = scan::attempts(&self.soak.world.data()).into_iter().filter(of_it).collect();
+                let of_it = |found: &Found| found.role == Role::Shim && found.job == process.job;
+                let shims: Vec<Found> = scan::attempts(&self.soak.world.data()).into_iter().filter(of_it).collect();
                 self.signal(&process, Signal::KILL);
-                keepers.iter().for_each(|keeper| self.signal(keeper, Signal::KILL));
-                Ok("killed with their keepers".to_owned())
+                shims.iter().for_each(|shim| self.signal(shim, Signal::KILL));
+                Ok("killed with their shims".to_owned())
             }
             _ => self.hit(Role::Supervisor),
         }

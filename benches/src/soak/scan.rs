@@ -13,7 +13,7 @@ const MARK: &str = "GANGLINE_ATTEMPT_DIR";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     Supervisor,
-    Keeper,
+    Shim,
     /// A rank's main process.
     Rank,
     /// Anything that a rank started.
@@ -42,13 +42,13 @@ impl Found {
 /// All processes of attempts below a data folder, sorted.
 pub(super) fn attempts(data: &Path) -> Vec<Found> {
     let mut found: Vec<Found> = processes::all().into_iter().filter_map(|pid| look(pid, data)).collect();
-    let keepers: BTreeMap<u32, (String, u32)> = found
+    let shims: BTreeMap<u32, (String, u32)> = found
         .iter()
-        .filter(|process| process.role == Role::Keeper)
-        .map(|keeper| (keeper.pid, (keeper.job.clone(), keeper.attempt)))
+        .filter(|process| process.role == Role::Shim)
+        .map(|shim| (shim.pid, (shim.job.clone(), shim.attempt)))
         .collect();
     for process in &mut found {
-        if process.role == Role::Other && keepers.contains_key(&process.parent) {
+        if process.role == Role::Other && shims.contains_key(&process.parent) {
             process.role = Role::Rank;
         }
     }
@@ -68,7 +68,7 @@ fn look(pid: u32, data: &Path) -> Option<Found> {
     };
     match (words.get(1).map(String::as_str), inside) {
         (Some("supervise"), Some(spec)) => return of(Role::Supervisor, spec),
-        (Some("keep-rank"), Some(log)) => return of(Role::Keeper, log),
+        (Some("keep-rank"), Some(log)) => return of(Role::Shim, log),
         _ => {}
     }
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;

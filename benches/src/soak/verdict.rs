@@ -68,10 +68,10 @@ impl Check {
 pub(super) enum Scenario {
     /// The control plane is killed, stopped for a while, or ended and started again.
     Plane,
-    /// Supervisors are killed or stopped for a while, alone or with the control plane or their keepers.
+    /// Supervisors are killed or stopped for a while, alone or with the control plane or their shims.
     Supervisors,
-    /// Keepers are killed or stopped for a while.
-    Keepers,
+    /// Shims are killed or stopped for a while.
+    Shims,
     /// Ranks are killed or stopped for a while.
     Ranks,
     /// The disk of the data folder fills up, and has room again.
@@ -99,7 +99,7 @@ impl Scenario {
 }
 
 #[derive(Debug, Default)]
-struct Course {
+struct Tally {
     times: u32,
     failures: Vec<String>,
     skipped: Option<String>,
@@ -111,7 +111,7 @@ struct Course {
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     breaches: BTreeMap<Check, Vec<String>>,
-    courses: BTreeMap<Scenario, Course>,
+    courses: BTreeMap<Scenario, Tally>,
 }
 
 impl Verdicts {

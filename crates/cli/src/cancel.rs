@@ -22,7 +22,7 @@ pub(crate) struct CancelArgs {
     queue: Option<String>,
     /// Jobs that wait, or jobs that hold devices
     #[arg(long, value_enum)]
-    state: Option<Standing>,
+    state: Option<LiveState>,
     /// The jobs of this name
     #[arg(long)]
     name: Option<String>,
@@ -30,7 +30,7 @@ pub(crate) struct CancelArgs {
 
 /// What live jobs do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Standing {
+enum LiveState {
     /// They wait in their queue.
     Waiting,
     /// They hold devices.
@@ -42,7 +42,7 @@ impl CancelArgs {
         let is_waiting = job.state == api::JobState::Waiting;
         self.queue.as_ref().is_none_or(|queue| *queue == job.queue)
             && self.name.as_ref().is_none_or(|name| *name == job.name)
-            && self.state.is_none_or(|state| (state == Standing::Waiting) == is_waiting)
+            && self.state.is_none_or(|state| (state == LiveState::Waiting) == is_waiting)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Commands that Gangline's own processes run, hidden from the help: the supervisor, the keepers, and the
+//! Commands that Gangline's own processes run, hidden from the help: the supervisor, the shims, and the
 //! start of a rank. They log to standard error, which is the attempt's `supervisor.log`.
 
 use std::error::Error;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use gangline_base::with_causes;
 use gangline_execution::health::node;
-use gangline_execution::keeper::{KeeperOptions, exec_rank, keep_rank};
+use gangline_execution::shim::{ShimOptions, exec_rank, keep_rank};
 use gangline_execution::supervisor::{Identity, SuperviseOptions, Supervised, UNABLE_CODE, supervise};
 
 use crate::output::{say, tell};
@@ -70,9 +70,9 @@ pub(crate) enum Internal {
     /// Become a rank.
     #[command(hide = true)]
     ExecRank {
-        /// The keeper's process id.
+        /// The shim's process id.
         #[arg(long)]
-        keeper: u32,
+        shim: u32,
         /// The rank's command.
         #[arg(last = true, required = true)]
         command: Vec<String>,
@@ -84,7 +84,7 @@ pub(crate) fn run(internal: Internal) -> ExitCode {
     match internal {
         Internal::Supervise { spec, own_group } => run_supervisor(spec, own_group),
         Internal::KeepRank { log, log_bytes_max, record, command } => {
-            match keep_rank(&KeeperOptions { log, log_bytes_max, record, command }) {
+            match keep_rank(&ShimOptions { log, log_bytes_max, record, command }) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => failed("keep the rank", &error),
             }
@@ -107,7 +107,7 @@ pub(crate) fn run(internal: Internal) -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed("read whose devices to hold", &error),
         },
-        Internal::ExecRank { keeper, command } => match exec_rank(keeper, &command) {
+        Internal::ExecRank { shim, command } => match exec_rank(shim, &command) {
             Ok(never) => match never {},
             Err(error) => failed_rank(&error),
         },

@@ -5,8 +5,8 @@
 //! message is tried again for [`Timing::age_max`] and then given up, which is logged. What is queued lives in memory:
 //! a restart loses it. Receivers may get a message twice, if an answer was lost.
 
-mod lanes;
 mod mail;
+mod queues;
 mod webhook;
 
 use std::fmt;
@@ -19,8 +19,8 @@ use gangline_base::{EmailAddress, Timestamp, WebhookUrl};
 use serde_json::Value;
 use tracing::{info, warn};
 
-use lanes::Lanes;
 pub use mail::{MailServer, Mailer, Security};
+use queues::DeliveryQueues;
 
 /// Messages that may wait for the thread to take them.
 const QUEUE_MAX: usize = 1_024;
@@ -167,16 +167,16 @@ impl Deliverer {
 
 /// Runs until every courier is gone.
 fn deliver(inbox: &Receiver<Delivery>, deliverer: Deliverer, (timing, clock): (Timing, fn() -> Timestamp)) {
-    let mut lanes = Lanes::new(timing);
+    let mut queues = DeliveryQueues::new(timing);
     loop {
-        let wait = lanes.next_due().map_or(IDLE_MAX, |due| due.since(clock()).min(IDLE_MAX));
+        let wait = queues.next_due().map_or(IDLE_MAX, |due| due.since(clock()).min(IDLE_MAX));
         match inbox.recv_timeout(wait) {
-            Ok(delivery) => lanes.add(clock(), delivery),
+            Ok(delivery) => queues.add(clock(), delivery),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        inbox.try_iter().for_each(|delivery| lanes.add(clock(), delivery));
-        while let Some(delivery) = lanes.due(clock()) {
+        inbox.try_iter().for_each(|delivery| queues.add(clock(), delivery));
+        while let Some(delivery) = queues.due(clock()) {
             let to = delivery.to.to_string();
             let outcome = deliverer.try_once(&delivery);
             match &outcome {
@@ -184,7 +184,7 @@ fn deliver(inbox: &Receiver<Delivery>, deliverer: Deliverer, (timing, clock): (T
                 Err(Failure::ForNow { cause, .. }) => warn!(to, cause, "a message is not delivered yet"),
                 Err(Failure::ForGood(cause)) => warn!(to, cause, "a message is given up: it would be refused again"),
             }
-            lanes.tried(clock(), &delivery.to, outcome);
+            queues.tried(clock(), &delivery.to, outcome);
         }
     }
 }

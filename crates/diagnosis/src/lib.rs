@@ -9,12 +9,12 @@
 //! Keeps A-1 (no I/O, no clock: texts come in, a value goes out) and A-10 (lines, tracebacks and findings
 //! have limits).
 
-mod course;
 mod elastic;
 mod evidence;
 mod judge;
 mod line;
 mod literal;
+mod progress;
 mod rules;
 mod scan;
 mod source;

@@ -26,7 +26,7 @@ const FILES: [(&str, &str); 12] = [
     // Last, so that any other rule for the same line comes first.
     ("python.toml", include_str!("../rules/python.toml")),
 ];
-const COURSE: (&str, &str) = ("course.toml", include_str!("../rules/course.toml"));
+const RUN: (&str, &str) = ("run.toml", include_str!("../rules/run.toml"));
 
 /// The first line of a Python traceback.
 pub(crate) const TRACEBACK: &str = "traceback (most recent call last)";
@@ -178,7 +178,7 @@ pub(crate) struct Rule {
 /// Patterns of lines about a run's progress rather than a fault.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Course {
+pub(crate) struct RunPatterns {
     /// A finished step.
     pub(crate) progress: String,
     /// Exceptions to `progress`.
@@ -215,7 +215,7 @@ pub(crate) struct Place {
 pub struct Rules {
     pub(crate) rules: Vec<Rule>,
     pub(crate) subcategories: BTreeMap<(Category, String), Subcategory>,
-    pub(crate) course: Course,
+    pub(crate) run: RunPatterns,
     pub(crate) cleaner: crate::line::Cleaner,
     pub(crate) words: AhoCorasick,
     /// For each word, the patterns that need it; empty for the word that opens a traceback.
@@ -246,7 +246,7 @@ impl Rules {
         let words = AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(&words);
         let words = words.map_err(|error| pattern_error("the words of all rules", &error))?;
         let cleaner = crate::line::Cleaner::new()?;
-        Ok(Rules { rules, subcategories, course: read(COURSE.0, COURSE.1)?, cleaner, words, patterns_of_word })
+        Ok(Rules { rules, subcategories, run: read(RUN.0, RUN.1)?, cleaner, words, patterns_of_word })
     }
 
     /// Returns the number of rules.
@@ -322,10 +322,10 @@ mod tests {
                 "{category} {name} has no rule"
             );
         }
-        let course = &rules.course;
-        let lines = [&course.progress, &course.not_progress, &course.restart, &course.success, &course.handled];
-        let levels = [&course.noise, &course.warning, &course.not_warning, &course.note];
-        let python = [&course.exception, &course.library];
+        let run = &rules.run;
+        let lines = [&run.progress, &run.not_progress, &run.restart, &run.success, &run.handled];
+        let levels = [&run.noise, &run.warning, &run.not_warning, &run.note];
+        let python = [&run.exception, &run.library];
         lines.into_iter().chain(levels).chain(python).for_each(|pattern| drop(compile(pattern).unwrap()));
     }
 

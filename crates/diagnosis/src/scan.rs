@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use regex_automata::meta::Regex;
 use regex_automata::util::captures::Captures;
 
-use crate::course::Course;
 use crate::elastic;
 use crate::line::{Line, captures, named};
+use crate::progress::RunProgress;
 use crate::rules::{Place, Raised, Rule, Rules, Strength, compile};
 use crate::source::Source;
 use crate::text::Text;
@@ -106,7 +106,7 @@ pub(crate) fn scan(matcher: &mut Matcher<'_>, index: usize, source: &Source<'_>)
     findings.sort_by_key(|finding| (finding.offset, finding.rule));
     findings.dedup_by_key(|finding| (finding.offset, finding.rule));
     if findings.iter().any(|finding| finding.strength > Strength::Trace) {
-        Course::read(matcher, &text).judge(matcher, &mut findings);
+        RunProgress::read(matcher, &text).judge(matcher, &mut findings);
     }
     findings
 }
@@ -153,7 +153,7 @@ impl<'r> Scan<'_, '_, 'r, '_> {
     /// Notes an exception whose traceback lost its first line.
     fn note_exception(&mut self, offset: usize, line: &Line) {
         let is_known = self.exceptions.len() >= TRACEBACKS_MAX || self.exceptions.contains(&offset);
-        if !is_known && self.matcher.matches(&self.matcher.rules.course.exception, &line.text) {
+        if !is_known && self.matcher.matches(&self.matcher.rules.run.exception, &line.text) {
             let cleaner = &self.matcher.rules.cleaner;
             let traceback = traceback::read_above(&self.text, offset, line.clone(), cleaner);
             traceback.into_iter().for_each(|it| self.note_traceback(&it));
@@ -162,7 +162,7 @@ impl<'r> Scan<'_, '_, 'r, '_> {
 
     fn note_traceback(&mut self, traceback: &Traceback) {
         self.exceptions.insert(traceback.offset);
-        let is_library = self.matcher.matches(&self.matcher.rules.course.library, &traceback.innermost);
+        let is_library = self.matcher.matches(&self.matcher.rules.run.library, &traceback.innermost);
         let raised = if is_library || traceback.innermost.is_empty() { Raised::Library } else { Raised::Own };
         let rules = self.matcher.rules;
         for (index, rule) in rules.rules.iter().enumerate().filter(|(_, rule)| rule.traceback) {
@@ -188,9 +188,9 @@ impl<'r> Scan<'_, '_, 'r, '_> {
             return;
         }
         let Some(found) = self.matcher.captures(rule, place.pattern, &line.text) else { return };
-        let course = &self.matcher.rules.course;
+        let run = &self.matcher.rules.run;
         // An exception isn't a key with a value, though `KeyError: 10` looks like one.
-        if !rule.sticky && !rule.traceback && self.matcher.matches(&course.noise, &line.text) {
+        if !rule.sticky && !rule.traceback && self.matcher.matches(&run.noise, &line.text) {
             return;
         }
         if rule.near.as_deref().is_some_and(|near| !self.is_near(near, offset)) {
@@ -224,12 +224,12 @@ impl<'r> Scan<'_, '_, 'r, '_> {
     /// Returns the strength of a line, lowered if its logger called it a warning or a note.
     fn strength(&mut self, strength: Strength, line: &Line) -> Strength {
         let beginning: String = line.label.chars().chain(line.text.chars().take(LEVEL_WITHIN)).collect();
-        let course = &self.matcher.rules.course;
-        if self.matcher.matches(&course.not_warning, &beginning) {
+        let run = &self.matcher.rules.run;
+        if self.matcher.matches(&run.not_warning, &beginning) {
             strength
-        } else if self.matcher.matches(&course.warning, &beginning) {
+        } else if self.matcher.matches(&run.warning, &beginning) {
             strength.weaker()
-        } else if self.matcher.matches(&course.note, &beginning) {
+        } else if self.matcher.matches(&run.note, &beginning) {
             strength.weaker().weaker()
         } else {
             strength

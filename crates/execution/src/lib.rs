@@ -5,7 +5,7 @@
 //! stops).
 //!
 //! There are three kinds of processes, all of the same binary. The **supervisor** (`gangline supervise`)
-//! decides and reports. A **keeper** for each rank (`gangline keep-rank`) owns the rank's processes and its
+//! decides and reports. A **shim** for each rank (`gangline keep-rank`) owns the rank's processes and its
 //! log. `gangline exec-rank` turns into the rank itself.
 
 mod cgroup;
@@ -14,7 +14,6 @@ pub mod endpoint;
 pub mod files;
 pub mod health;
 pub mod inventory;
-pub mod keeper;
 pub mod launcher;
 mod process;
 mod program;
@@ -22,6 +21,7 @@ pub mod protocol;
 mod rank_log;
 pub mod rank_protocol;
 mod shared_place;
+pub mod shim;
 pub mod supervisor;
 pub mod timeouts;
 mod trouble;

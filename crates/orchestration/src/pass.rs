@@ -19,7 +19,7 @@ use gangline_base::{AttemptNumber, GangShape, JobId, JobSpec, NodeId, Timestamp}
 
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::placement::{Applicant, Backfill, ByFlavour, Near, NodeStatus, Reservation, Room, latest_end};
+use crate::placement::{Applicant, Backfill, ByFlavour, CachedDatasets, NodeStatus, Reservation, Room, latest_end};
 use crate::queueing::{QueueIndex, QueueKey, RankPath, Span};
 use crate::{Decision, Node, PlaceReason, placement};
 
@@ -89,18 +89,18 @@ impl Round {
 }
 
 /// What a job that starts now must not interfere with.
-pub(crate) struct Beside<'a> {
+pub(crate) struct StartLimits<'a> {
     /// When the job ends at the latest.
     end: Option<Timestamp>,
     /// Nodes that the job may not use.
     barred: BTreeSet<NodeId>,
     /// Nodes that may have the job's data cached.
-    near: Near,
+    near: CachedDatasets,
     claims: &'a [Reservation],
     held: &'a [Reservation],
 }
 
-impl Beside<'_> {
+impl StartLimits<'_> {
     /// Returns how many of a node's free accelerators the job may use.
     pub(crate) fn usable(&self, node: &Node) -> u32 {
         if self.barred.contains(&node.id) {
@@ -196,14 +196,14 @@ impl Engine {
             let held = round.reservations.get(&*gang).map(Vec::as_slice).unwrap_or_default();
             let Some(shortest) = self.queues.requests().shortest(&gang).filter(|_| !held.is_empty()) else { continue };
             *searches += 1;
-            let beside = Beside {
+            let limits = StartLimits {
                 end: shortest.end(now),
                 barred: BTreeSet::new(),
-                near: Near::default(),
+                near: CachedDatasets::default(),
                 claims: &round.claims,
                 held,
             };
-            if !placement::has_room(&self.cluster, &gang, &|node| beside.usable(node)) {
+            if !placement::has_room(&self.cluster, &gang, &|node| limits.usable(node)) {
                 round.note_failure(&gang, shortest.end(now));
                 round.hopes.remove(&gang);
             }
@@ -331,8 +331,8 @@ impl Engine {
         held: &[Reservation],
     ) -> Option<Decision> {
         let JobState::Queued { since, .. } = job.state else { return None };
-        let beside = self.beside(now, &job.applicant(), claims, held);
-        let find = |gang: &GangShape| self.room_for(gang, &beside);
+        let limits = self.limits(now, &job.applicant(), claims, held);
+        let find = |gang: &GangShape| self.room_for(gang, &limits);
         let Room { shares, candidates, closeness } = self.widened(job, find(&job.spec.gang)?, &find);
         let backfills = held.first().map(|held| held.job);
         let waited = now.since(since);
@@ -349,11 +349,11 @@ impl Engine {
         claims: &[Reservation],
         held: &[Reservation],
     ) -> Option<Room> {
-        self.room_for(&applicant.spec.gang, &self.beside(now, applicant, claims, held))
+        self.room_for(&applicant.spec.gang, &self.limits(now, applicant, claims, held))
     }
 
-    fn room_for(&self, gang: &GangShape, beside: &Beside<'_>) -> Option<Room> {
-        placement::find_room_near(&self.cluster, gang, &|node| beside.usable(node), &beside.near)
+    fn room_for(&self, gang: &GangShape, limits: &StartLimits<'_>) -> Option<Room> {
+        placement::find_room_near(&self.cluster, gang, &|node| limits.usable(node), &limits.near)
     }
 
     /// Returns the nodes that a job may not use now because of reservations or because they are spares.
@@ -372,16 +372,16 @@ impl Engine {
         Backfill::new(&self.cluster, &self.outlook).reserve(now, (job, gang), closed, others)
     }
 
-    pub(crate) fn beside<'a>(
+    pub(crate) fn limits<'a>(
         &self,
         now: Timestamp,
         applicant: &Applicant<'_>,
         claims: &'a [Reservation],
         held: &'a [Reservation],
-    ) -> Beside<'a> {
+    ) -> StartLimits<'a> {
         let (end, barred) = (latest_end(applicant.spec, now), self.barred_nodes(now, applicant));
         let near = self.caches.near(&applicant.spec.datasets);
-        Beside { end, barred, near, claims, held }
+        StartLimits { end, barred, near, claims, held }
     }
 }
 

@@ -14,7 +14,7 @@ use gangline_base::{AttemptNumber, Epoch, JobId, Submitter};
 use gangline_execution::endpoint::ATTEMPT_HEADER;
 
 use super::body::{Gathering, gather, turn_away};
-use super::crowd::Seat;
+use super::crowd::Admission;
 use super::error::ApiError;
 use super::{App, REPORT_BODY_BYTES_MAX, USER_BODY_BYTES_MAX};
 
@@ -99,10 +99,10 @@ fn named_in_body(beginning: &[u8]) -> Option<Reporting> {
     Some(Reporting { job: JobId(number("job")?), attempt: AttemptNumber(attempt), epoch })
 }
 
-/// Marks the connection as authenticated. Without a server there is no seat.
-pub(super) fn prove(seat: Option<&Arc<Seat>>) {
-    if let Some(seat) = seat {
-        seat.prove();
+/// Marks the connection as authenticated. Without a server there is no admission.
+pub(super) fn prove(admission: Option<&Arc<Admission>>) {
+    if let Some(admission) = admission {
+        admission.prove();
     }
 }
 

@@ -68,18 +68,18 @@ impl Peer {
 
 /// The state of a connection, ordered by who makes room first; a busy connection never does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Standing {
+enum ConnectionState {
     Stranger,
     Idle,
     Busy,
 }
 
-impl Standing {
+impl ConnectionState {
     fn time_max(self) -> Duration {
         match self {
-            Standing::Stranger => HEAD_MAX,
-            Standing::Idle => IDLE_MAX,
-            Standing::Busy => BUSY_MAX,
+            ConnectionState::Stranger => HEAD_MAX,
+            ConnectionState::Idle => IDLE_MAX,
+            ConnectionState::Busy => BUSY_MAX,
         }
     }
 }
@@ -97,7 +97,7 @@ struct Members {
     turn: u64,
     of: HashMap<u64, Member>,
     /// The order in which connections make room: by standing, then by the turn of the last change.
-    order: BTreeSet<(Standing, u64, u64)>,
+    order: BTreeSet<(ConnectionState, u64, u64)>,
     by_peer: HashMap<Peer, usize>,
     strangers: usize,
 }
@@ -105,7 +105,7 @@ struct Members {
 #[derive(Debug)]
 struct Member {
     peer: Peer,
-    standing: Standing,
+    standing: ConnectionState,
     turn: u64,
     since: Instant,
     leave: Arc<Notify>,
@@ -113,7 +113,7 @@ struct Member {
 
 /// A connection's place, freed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Admission {
     crowd: Arc<Crowd>,
     id: u64,
     leave: Arc<Notify>,
@@ -126,7 +126,7 @@ impl Crowd {
 
     /// Returns a place for a new connection, possibly that of another one. None if all others
     /// are busy; where the limit of one peer is reached, only that peer's connections count.
-    pub(super) fn admit(self: &Arc<Self>, peer: Peer) -> Option<Arc<Seat>> {
+    pub(super) fn admit(self: &Arc<Self>, peer: Peer) -> Option<Arc<Admission>> {
         let mut members = self.members();
         let of_peer = members.by_peer.get(&peer).copied().unwrap_or(0);
         let is_in_the_way = |member: &Member| match peer {
@@ -142,7 +142,7 @@ impl Crowd {
         }
         let leave = Arc::new(Notify::new());
         let id = members.enter(peer, leave.clone());
-        Some(Arc::new(Seat { crowd: self.clone(), id, leave }))
+        Some(Arc::new(Admission { crowd: self.clone(), id, leave }))
     }
 
     /// Ends a connection, because the process has no more files to accept new ones.
@@ -162,7 +162,7 @@ impl Crowd {
 impl Members {
     fn enter(&mut self, peer: Peer, leave: Arc<Notify>) -> u64 {
         self.turn += 1;
-        let (id, turn, standing) = (self.turn, self.turn, Standing::Stranger);
+        let (id, turn, standing) = (self.turn, self.turn, ConnectionState::Stranger);
         self.of.insert(id, Member { peer, standing, turn, since: Instant::now(), leave });
         self.order.insert((standing, turn, id));
         *self.by_peer.entry(peer).or_default() += 1;
@@ -172,7 +172,7 @@ impl Members {
 
     fn weakest(&self, may_go: impl Fn(&Member) -> bool) -> Option<u64> {
         let may_go = |id: &u64| self.of.get(id).is_some_and(&may_go);
-        let idle = self.order.iter().take_while(|(standing, ..)| *standing != Standing::Busy);
+        let idle = self.order.iter().take_while(|(standing, ..)| *standing != ConnectionState::Busy);
         idle.map(|(_, _, id)| *id).find(may_go)
     }
 
@@ -185,7 +185,7 @@ impl Members {
     fn remove(&mut self, id: u64) -> Option<Member> {
         let member = self.of.remove(&id)?;
         self.order.remove(&(member.standing, member.turn, id));
-        self.strangers -= usize::from(member.standing == Standing::Stranger);
+        self.strangers -= usize::from(member.standing == ConnectionState::Stranger);
         if let Some(count) = self.by_peer.get_mut(&member.peer) {
             *count -= 1;
             if *count == 0 {
@@ -196,27 +196,27 @@ impl Members {
     }
 
     /// Changes the connection's standing.
-    fn change(&mut self, id: u64, to: impl Fn(Standing) -> Standing) {
+    fn change(&mut self, id: u64, to: impl Fn(ConnectionState) -> ConnectionState) {
         self.turn += 1;
         let Some(member) = self.of.get_mut(&id) else { return };
         self.order.remove(&(member.standing, member.turn, id));
-        self.strangers -= usize::from(member.standing == Standing::Stranger);
+        self.strangers -= usize::from(member.standing == ConnectionState::Stranger);
         member.standing = to(member.standing);
         (member.turn, member.since) = (self.turn, Instant::now());
         self.order.insert((member.standing, member.turn, id));
-        self.strangers += usize::from(member.standing == Standing::Stranger);
+        self.strangers += usize::from(member.standing == ConnectionState::Stranger);
     }
 }
 
-impl Seat {
+impl Admission {
     /// Notes that the current request has shown a valid secret.
     pub(super) fn prove(&self) {
-        self.crowd.members().change(self.id, |_| Standing::Busy);
+        self.crowd.members().change(self.id, |_| ConnectionState::Busy);
     }
 
     /// Notes that the current request is answered.
     pub(super) fn rest(&self) {
-        let to = |standing| if standing == Standing::Busy { Standing::Idle } else { standing };
+        let to = |standing| if standing == ConnectionState::Busy { ConnectionState::Idle } else { standing };
         self.crowd.members().change(self.id, to);
     }
 
@@ -238,7 +238,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Admission {
     fn drop(&mut self) {
         self.crowd.members().remove(self.id);
     }
@@ -250,15 +250,15 @@ mod tests {
 
     const FEW: Limits = Limits { total: 4, strangers: 2, by_peer: 3 };
 
-    fn is_out(seat: &Seat) -> bool {
-        !seat.crowd.members().of.contains_key(&seat.id)
+    fn is_out(admission: &Admission) -> bool {
+        !admission.crowd.members().of.contains_key(&admission.id)
     }
 
-    fn known(crowd: &Arc<Crowd>, peer: Peer) -> Arc<Seat> {
-        let seat = crowd.admit(peer).expect("there is room");
-        seat.prove();
-        seat.rest();
-        seat
+    fn known(crowd: &Arc<Crowd>, peer: Peer) -> Arc<Admission> {
+        let admission = crowd.admit(peer).expect("there is room");
+        admission.prove();
+        admission.rest();
+        admission
     }
 
     /// Proves A-10 for connections.
@@ -267,7 +267,7 @@ mod tests {
         let crowd = Crowd::new(FEW);
         let friend = known(&crowd, Peer::Here);
         let strangers: Vec<_> = (0..5).map(|_| crowd.admit(Peer::Here).expect("somebody goes")).collect();
-        let out: Vec<bool> = strangers.iter().map(|seat| is_out(seat)).collect();
+        let out: Vec<bool> = strangers.iter().map(|admission| is_out(admission)).collect();
         assert_eq!(out, [true, true, true, false, false]);
         assert!(!is_out(&friend), "and not somebody who had shown a token");
         drop(strangers);
@@ -281,9 +281,9 @@ mod tests {
         let idle: Vec<_> = (0..4).map(|_| known(&crowd, Peer::Here)).collect();
         idle[0].prove();
         let newcomer = crowd.admit(Peer::Here).expect("an idle one goes");
-        assert_eq!(idle.iter().map(|seat| is_out(seat)).collect::<Vec<_>>(), [false, true, false, false]);
+        assert_eq!(idle.iter().map(|admission| is_out(admission)).collect::<Vec<_>>(), [false, true, false, false]);
         newcomer.prove();
-        [&idle[2], &idle[3]].iter().for_each(|seat| seat.prove());
+        [&idle[2], &idle[3]].iter().for_each(|admission| admission.prove());
         assert!(crowd.admit(Peer::Here).is_none(), "all are busy");
         drop(newcomer);
         assert!(crowd.admit(Peer::Here).is_some());
@@ -296,9 +296,9 @@ mod tests {
         let kept = crowd.admit(other).expect("there is room");
         let first = crowd.admit(one).expect("there is room");
         let more: Vec<_> = (0..2).map(|_| crowd.admit(one).expect("its own goes")).collect();
-        assert!(is_out(&first) && !is_out(&kept) && more.iter().all(|seat| !is_out(seat)));
+        assert!(is_out(&first) && !is_out(&kept) && more.iter().all(|admission| !is_out(admission)));
         let here: Vec<_> = (0..5).map(|_| crowd.admit(Peer::Here).expect("many share this machine")).collect();
-        assert!(here.iter().all(|seat| !is_out(seat)));
+        assert!(here.iter().all(|admission| !is_out(admission)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use gangline_control::views::Standing;
 use serde::Deserialize;
 
 use super::auth::{COOKIE, has_cookie, prove};
-use super::crowd::Seat;
+use super::crowd::Admission;
 use super::error::ApiError;
 use super::visits::SESSION_TIME_MAX;
 use super::{App, jobs};
@@ -42,7 +42,7 @@ pub(super) struct PageQuery {
 /// Shows the page. If the link has a code, sets a cookie and redirects to the page without the code.
 pub(super) async fn show(
     State(app): State<Arc<App>>,
-    seat: Option<Extension<Arc<Seat>>>,
+    admission: Option<Extension<Arc<Admission>>>,
     headers: HeaderMap,
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Response {
@@ -60,7 +60,7 @@ pub(super) async fn show(
     if query.token.is_some() || !has_cookie(&app, &headers) {
         return refused(&app, &headers);
     }
-    prove(seat.as_ref().map(|Extension(seat)| seat));
+    prove(admission.as_ref().map(|Extension(admission)| admission));
     match page_data(&app).await {
         Ok(data) => {
             // The policy forbids every load and script except the styles in the page itself.

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use super::crowd::{Crowd, Limits, Peer, Seat};
+use super::crowd::{Admission, Crowd, Limits, Peer};
 use super::socket::Socket;
 use super::{App, router};
 use crate::tls::Tls;
@@ -118,8 +118,8 @@ impl Reception {
             };
             match accepted {
                 Ok(Some((stream, peer))) => {
-                    if let Some(seat) = self.crowd.admit(peer) {
-                        connections.spawn(attend(stream, seat, self.router.clone(), self.closed.clone()));
+                    if let Some(admission) = self.crowd.admit(peer) {
+                        connections.spawn(attend(stream, admission, self.router.clone(), self.closed.clone()));
                     }
                 }
                 Ok(None) => {}
@@ -148,17 +148,22 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 }
 
 /// Serves one connection until it ends or must go.
-async fn attend(stream: Stream, seat: Arc<Seat>, router: TowerToHyperService<Router>, closed: watch::Receiver<bool>) {
+async fn attend(
+    stream: Stream,
+    admission: Arc<Admission>,
+    router: TowerToHyperService<Router>,
+    closed: watch::Receiver<bool>,
+) {
     match stream {
-        Stream::Tcp(stream, None) => attend_http(stream, seat, router, closed).await,
-        Stream::Socket(stream) => attend_http(stream, seat, router, closed).await,
+        Stream::Tcp(stream, None) => attend_http(stream, admission, router, closed).await,
+        Stream::Socket(stream) => attend_http(stream, admission, router, closed).await,
         Stream::Tcp(stream, Some(tls)) => {
             let shaken = tokio::select! {
                 shaken = tls.accept(stream) => shaken,
-                () = seat.outstayed() => return,
+                () = admission.outstayed() => return,
             };
             if let Ok(stream) = shaken {
-                attend_http(stream, seat, router, closed).await;
+                attend_http(stream, admission, router, closed).await;
             }
         }
     }
@@ -166,30 +171,30 @@ async fn attend(stream: Stream, seat: Arc<Seat>, router: TowerToHyperService<Rou
 
 async fn attend_http<S>(
     stream: S,
-    seat: Arc<Seat>,
+    admission: Arc<Admission>,
     router: TowerToHyperService<Router>,
     mut closed: watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let service = service_fn(|mut request: Request<Incoming>| {
-        request.extensions_mut().insert(seat.clone());
-        let (answer, seat) = (router.call(request), seat.clone());
+        request.extensions_mut().insert(admission.clone());
+        let (answer, admission) = (router.call(request), admission.clone());
         async move {
             let answer: Result<Response, Infallible> = answer.await;
-            seat.rest();
+            admission.rest();
             answer
         }
     });
     let mut http = http1::Builder::new();
-    // The seat's time limits cover all phases, so hyper needs none.
+    // The admission's time limits cover all phases, so hyper needs none.
     http.max_buf_size(HEAD_BYTES_MAX).header_read_timeout(None);
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     loop {
         tokio::select! {
             // An error is the client's and ends this connection only.
             _ = connection.as_mut() => return,
-            () = seat.outstayed() => return,
+            () = admission.outstayed() => return,
             _ = closed.changed() => connection.as_mut().graceful_shutdown(),
         }
     }

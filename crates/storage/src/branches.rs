@@ -6,7 +6,7 @@ use gangline_base::{Bytes, Step, Timestamp};
 use serde::Serialize;
 
 use crate::Branch;
-use crate::course::{Course, Head};
+use crate::history::{Head, History};
 
 /// A branch of a folder's saves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,9 +32,9 @@ pub struct BranchInfo {
 }
 
 /// Returns the branches that have checkpoints, the one with the newest save last.
-pub(crate) fn branches(course: &Course) -> Vec<BranchInfo> {
+pub(crate) fn branches(history: &History) -> Vec<BranchInfo> {
     let mut saves: Vec<(&Head, bool)> = Vec::new();
-    for (seen, is_abandoned) in [(&course.on, false), (&course.off, true)] {
+    for (seen, is_abandoned) in [(&history.on, false), (&history.off, true)] {
         saves.extend(seen.iter().filter_map(|seen| Some((seen.head.as_deref()?, is_abandoned))));
     }
     saves.sort_by_key(|(head, _)| head.moment);
@@ -43,7 +43,7 @@ pub(crate) fn branches(course: &Course) -> Vec<BranchInfo> {
         let (line, step) = (&head.lineage.line, Step(head.moment.step));
         let info = branches.entry(line.branch).or_insert_with(|| BranchInfo {
             branch: line.branch,
-            is_current: line.branch == course.line.branch,
+            is_current: line.branch == history.line.branch,
             forked_from: line.forked_at(),
             run: String::new(),
             steps: Vec::new(),

@@ -10,7 +10,7 @@ use gangline_base::{Step, Timestamp};
 use serde::Serialize;
 
 use crate::Error;
-use crate::course::{Course, Heads, current_branch};
+use crate::history::{Heads, History, current_branch};
 use crate::lineage::{Line, Lineage, Moment, Origin};
 
 /// How a save began a branch.
@@ -75,13 +75,13 @@ impl Branching {
             let lineage = lineage(line.clone(), order_after(last.order), Some(last.step));
             return Ok(Next { lineage, is_first: false, began: None });
         }
-        let course = self.heads.course(root)?;
-        let order = order_after(course.newest);
+        let history = self.heads.history(root)?;
+        let order = order_after(history.newest);
         let moment = Moment { order, step: step.0 };
-        let beside = course.tip().map(|seen| Step(seen.step));
-        Ok(match self.predecessor(&course, step) {
+        let beside = history.tip().map(|seen| Step(seen.step));
+        Ok(match self.predecessor(&history, step) {
             Predecessor::Tip => {
-                let lineage = lineage(course.line, order, beside.map(|step| step.0));
+                let lineage = lineage(history.line, order, beside.map(|step| step.0));
                 Next { lineage, is_first: false, began: None }
             }
             Predecessor::Older(Origin { line, last }) => {
@@ -97,12 +97,12 @@ impl Branching {
         })
     }
 
-    fn predecessor(&self, course: &Course, step: Step) -> Predecessor {
-        let tip = course.tip();
+    fn predecessor(&self, history: &History, step: Step) -> Predecessor {
+        let tip = history.tip();
         match &self.resumed {
             Some(loaded) => {
                 let is_tip = tip.and_then(|tip| tip.head.as_ref()).is_some_and(|head| head.moment == loaded.last);
-                if is_tip && loaded.line.branch == course.line.branch {
+                if is_tip && loaded.line.branch == history.line.branch {
                     Predecessor::Tip
                 } else {
                     Predecessor::Older(loaded.clone())

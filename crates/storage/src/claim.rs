@@ -4,8 +4,8 @@ use std::path::Path;
 
 use gangline_base::Step;
 
-use crate::course::{Heads, Seen};
 use crate::error::Error;
+use crate::history::{Heads, HistoryEntry};
 use crate::layout::{self, Partial};
 use crate::prune::list_names;
 
@@ -30,10 +30,10 @@ pub fn look_for(root: &Path, step: Step) -> Result<Claim, Error> {
     }
     let names = list_names(root)?;
     let steps: Vec<u64> = names.iter().filter_map(|name| layout::step_of(name)).collect();
-    let course = Heads::default().course(root)?;
-    let is_sound = |seen: &&Seen| seen.head.is_some();
-    let is_it = course.find(step.0).as_ref().is_some_and(is_sound);
-    if is_it || course.on.iter().filter(is_sound).any(|seen| seen.step > step.0) {
+    let history = Heads::default().history(root)?;
+    let is_sound = |seen: &&HistoryEntry| seen.head.is_some();
+    let is_it = history.find(step.0).as_ref().is_some_and(is_sound);
+    if is_it || history.on.iter().filter(is_sound).any(|seen| seen.step > step.0) {
         return Ok(Claim::Durable);
     }
     let has_manifest = |step: u64| root.join(layout::checkpoint_folder(step)).join(layout::MANIFEST).is_file();

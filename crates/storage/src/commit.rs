@@ -19,9 +19,9 @@ use crate::awaiting::identity;
 use crate::branching::{Began, Branching, Next};
 use crate::check::check;
 use crate::confirmation::{Gate, Unconfirmed};
-use crate::course::write_current;
 use crate::disk::Disk;
 use crate::error::within;
+use crate::history::write_current;
 use crate::lease::Lease;
 use crate::lineage::{Line, Origin};
 use crate::manifest::{
@@ -410,9 +410,9 @@ impl Committer {
                 if let Some(error) = self.not_cleared.take() {
                     return Err(error);
                 }
-                let course = self.branching.heads.course(root)?;
+                let history = self.branching.heads.history(root)?;
                 let policy = PrunePolicy::Keep { last: keep, rules: self.shared.options.rules.clone() };
-                let pruned = prune::plan(&course, &policy, &Goodness { root, known: &self.known_good })?;
+                let pruned = prune::plan(&history, &policy, &Goodness { root, known: &self.known_good })?;
                 let pruned = pruned.but(&self.shared.tiering.needed());
                 prune::retire(disk, root, &pruned.removed)?;
                 self.retired.clone_from(&pruned.removed);

@@ -28,7 +28,6 @@ mod commit;
 mod compare;
 mod confirmation;
 mod copying;
-mod course;
 mod digest;
 mod disk;
 mod elements;
@@ -38,6 +37,7 @@ pub mod forecast;
 mod foreign;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod history;
 mod import;
 mod layout;
 mod lease;

@@ -8,8 +8,8 @@ use gangline_base::Step;
 use serde::Serialize;
 
 use crate::check::check;
-use crate::course::{Course, Head, Seen};
 use crate::disk::Disk;
+use crate::history::{Head, History, HistoryEntry};
 use crate::retention::{Candidate, Rule, kept};
 use crate::{Branch, Error, layout};
 
@@ -68,7 +68,7 @@ impl Goodness<'_> {
     }
 
     /// Reports whether any of these is good; looks at the last ones first.
-    fn any(&self, seen: &[&Seen]) -> Result<bool, Error> {
+    fn any(&self, seen: &[&HistoryEntry]) -> Result<bool, Error> {
         for seen in seen.iter().rev() {
             if self.of(seen.step)? {
                 return Ok(true);
@@ -83,19 +83,20 @@ impl Goodness<'_> {
 /// # Errors
 /// [`Error::LastGood`] if no good checkpoint of the current line would be left; [`Error::NoSuchBranch`];
 /// [`Error::Io`].
-pub(crate) fn plan(course: &Course, policy: &PrunePolicy, goodness: &Goodness<'_>) -> Result<Pruned, Error> {
+pub(crate) fn plan(history: &History, policy: &PrunePolicy, goodness: &Goodness<'_>) -> Result<Pruned, Error> {
     let removed: BTreeSet<u64> = match policy {
-        PrunePolicy::Keep { last, rules } => beyond(course, *last, rules, goodness)?,
+        PrunePolicy::Keep { last, rules } => beyond(history, *last, rules, goodness)?,
         PrunePolicy::Above(step) => {
-            let (above, left): (Vec<&Seen>, Vec<&Seen>) = course.on.iter().partition(|seen| seen.step > step.0);
+            let (above, left): (Vec<&HistoryEntry>, Vec<&HistoryEntry>) =
+                history.on.iter().partition(|seen| seen.step > step.0);
             if !above.is_empty() && !goodness.any(&left)? {
                 return Err(Error::LastGood { step: Step(above[above.len() - 1].step) });
             }
             above.into_iter().map(|seen| seen.step).collect()
         }
         PrunePolicy::Abandoned(branch) => {
-            let is_meant = |seen: &&Seen| branch.is_none_or(|branch| seen.branch() == Some(branch));
-            let removed: BTreeSet<u64> = course.off.iter().filter(is_meant).map(|seen| seen.step).collect();
+            let is_meant = |seen: &&HistoryEntry| branch.is_none_or(|branch| seen.branch() == Some(branch));
+            let removed: BTreeSet<u64> = history.off.iter().filter(is_meant).map(|seen| seen.step).collect();
             match branch {
                 Some(branch) if removed.is_empty() => return Err(Error::NoSuchBranch { branch: *branch }),
                 _ => removed,
@@ -103,7 +104,7 @@ pub(crate) fn plan(course: &Course, policy: &PrunePolicy, goodness: &Goodness<'_
         }
     };
     let mut pruned = Pruned::default();
-    for seen in course.on.iter().chain(&course.off) {
+    for seen in history.on.iter().chain(&history.off) {
         if removed.contains(&seen.step) {
             pruned.removed.push(Step(seen.step))
         } else {
@@ -116,10 +117,10 @@ pub(crate) fn plan(course: &Course, policy: &PrunePolicy, goodness: &Goodness<'_
 }
 
 /// Returns the plan that removes one checkpoint, of any branch.
-pub(crate) fn plan_one(course: &Course, step: Step, goodness: &Goodness<'_>) -> Result<Pruned, Error> {
-    let others: Vec<&Seen> = course.on.iter().filter(|seen| seen.step != step.0).collect();
-    let is_on_line = others.len() < course.on.len();
-    if !is_on_line && course.find(step.0).is_none() {
+pub(crate) fn plan_one(history: &History, step: Step, goodness: &Goodness<'_>) -> Result<Pruned, Error> {
+    let others: Vec<&HistoryEntry> = history.on.iter().filter(|seen| seen.step != step.0).collect();
+    let is_on_line = others.len() < history.on.len();
+    if !is_on_line && history.find(step.0).is_none() {
         return Err(Error::NotFound { step });
     }
     if is_on_line && !goodness.any(&others)? {
@@ -131,24 +132,24 @@ pub(crate) fn plan_one(course: &Course, step: Step, goodness: &Goodness<'_>) -> 
 /// Returns the checkpoints of the line that are older than the newest `last` good ones and that no rule
 /// keeps. If there are fewer good ones, all are kept.
 fn beyond(
-    course: &Course,
+    history: &History,
     last: NonZeroUsize,
     rules: &[Rule],
     goodness: &Goodness<'_>,
 ) -> Result<BTreeSet<u64>, Error> {
     let mut good = 0;
     let mut cut = 0;
-    for (index, seen) in course.on.iter().enumerate().rev() {
+    for (index, seen) in history.on.iter().enumerate().rev() {
         good += usize::from(goodness.of(seen.step)?);
         if good == last.get() {
             cut = index;
             break;
         }
     }
-    let heads = course.on.iter().filter_map(|seen| Some((seen.step, seen.head.as_deref()?)));
+    let heads = history.on.iter().filter_map(|seen| Some((seen.step, seen.head.as_deref()?)));
     let candidates: Vec<Candidate<'_>> = heads.map(|(step, head)| candidate(step, head)).collect();
     let kept = kept(rules, &candidates);
-    let old = course.on[..cut].iter().map(|seen| seen.step);
+    let old = history.on[..cut].iter().map(|seen| seen.step);
     Ok(old.filter(|step| !kept.contains_key(&Step(*step))).collect())
 }
 

@@ -13,8 +13,8 @@ use crate::archive::{self, Pushed};
 use crate::branches::{BranchInfo, branches};
 use crate::check::check;
 use crate::commit::{Committer, Shared, Work};
-use crate::course::{Heads, origin};
 use crate::disk::Disk;
+use crate::history::{Heads, origin};
 use crate::lease::Lease;
 use crate::lineage::{Moment, Origin};
 use crate::manifest::read_manifest;
@@ -128,7 +128,7 @@ impl Store {
                 Some(Writing::start(&shared, Writer { rank, world_size, tag })?)
             }
         };
-        let newest = Heads::default().course(&shared.root)?.tip().map(|seen| seen.step);
+        let newest = Heads::default().history(&shared.root)?.tip().map(|seen| seen.step);
         let archiving = match (&shared.options.archive, role) {
             (Some(tier), Role::Writer { rank: 0, .. }) => Some(shared.tiering.start(&shared.root, tier, newest)?),
             _ => None,
@@ -170,14 +170,14 @@ impl Store {
     /// [`Error::Io`] if the folder can't be read.
     pub fn line(&self) -> Result<Vec<Step>, Error> {
         let counts = |step: &u64| self.shared.options.restore_below.is_none_or(|below| *step < below.0);
-        let course = Heads::default().course(&self.shared.root)?;
-        Ok(course.on.iter().rev().map(|seen| seen.step).filter(counts).map(Step).collect())
+        let history = Heads::default().history(&self.shared.root)?;
+        Ok(history.on.iter().rev().map(|seen| seen.step).filter(counts).map(Step).collect())
     }
 
     /// Returns the moment of the newest save on the current line whose manifest can be read.
     pub(crate) fn newest_moment(&self) -> Result<Option<Moment>, Error> {
-        let course = Heads::default().course(&self.shared.root)?;
-        Ok(course.on.iter().rev().find_map(|seen| seen.head.as_ref()).map(|head| head.moment))
+        let history = Heads::default().history(&self.shared.root)?;
+        Ok(history.on.iter().rev().find_map(|seen| seen.head.as_ref()).map(|head| head.moment))
     }
 
     /// Returns the branches of this folder's saves, the current one last.
@@ -185,7 +185,7 @@ impl Store {
     /// # Errors
     /// [`Error::Io`] if the folder can't be read.
     pub fn branches(&self) -> Result<Vec<BranchInfo>, Error> {
-        Ok(branches(&Heads::default().course(&self.shared.root)?))
+        Ok(branches(&Heads::default().history(&self.shared.root)?))
     }
 
     /// Returns the newest checkpoint of the current line whose every byte is as it was saved, and the
@@ -273,8 +273,8 @@ impl Store {
     /// [`Error::Io`] if a folder can't be read or removed; [`Error::LastGood`]; [`Error::NoSuchBranch`].
     pub fn prune(&self, policy: &PrunePolicy, is_dry_run: bool) -> Result<Pruned, Error> {
         let root = &self.shared.root;
-        let course = Heads::default().course(root)?;
-        let pruned = plan_pruning(&course, policy, &Goodness { root, known: &BTreeSet::new() })?;
+        let history = Heads::default().history(root)?;
+        let pruned = plan_pruning(&history, policy, &Goodness { root, known: &BTreeSet::new() })?;
         let pruned = pruned.but(&self.shared.tiering.needed());
         if !is_dry_run {
             self.remove(&pruned.removed)?;
@@ -289,8 +289,8 @@ impl Store {
     /// [`Error::Io`].
     pub fn delete(&self, step: Step) -> Result<(), Error> {
         let root = &self.shared.root;
-        let course = Heads::default().course(root)?;
-        let pruned = plan_one(&course, step, &Goodness { root, known: &BTreeSet::new() })?;
+        let history = Heads::default().history(root)?;
+        let pruned = plan_one(&history, step, &Goodness { root, known: &BTreeSet::new() })?;
         self.remove(&pruned.removed)
     }
 

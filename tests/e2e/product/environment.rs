@@ -20,7 +20,7 @@ fn a_job_gets_what_programs_need_and_no_secret_that_the_configuration_does_not_n
     product.wait_state(&id, "succeeded");
     let seen = std::fs::read(&seen).expect("it looked");
     let seen = String::from_utf8_lossy(&seen);
-    assert!(!seen.contains("AWS_SECRET"), "neither rank nor keeper nor supervisor has it: {seen}");
+    assert!(!seen.contains("AWS_SECRET"), "neither rank nor shim nor supervisor has it: {seen}");
     for expected in ["WANDB_API_KEY=mine", "NCCL_DEBUG=mine", "LR=3e-4", "PATH="] {
         assert!(seen.contains(expected), "{expected} is there: {seen}");
     }

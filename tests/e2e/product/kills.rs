@@ -110,7 +110,7 @@ fn work_that_was_done_when_its_supervisor_was_killed_is_not_done_again() {
 
 /// Proves A-5: when nobody is left to clean up, what the attempt started is found and killed before its slots are given on.
 #[test]
-fn nothing_outlives_a_supervisor_and_a_keeper_killed_together() {
+fn nothing_outlives_a_supervisor_and_a_shim_killed_together() {
     killed_together("setsid sleep 1000");
 }
 
@@ -125,7 +125,7 @@ fn a_daemon_with_a_clean_environment_does_not_outlive_its_attempt() {
     killed_together("env -i setsid /bin/sleep 1000");
 }
 
-/// The first attempt starts this in the background and something in the foreground; then its supervisor and its keeper are killed.
+/// The first attempt starts this in the background and something in the foreground; then its supervisor and its shim are killed.
 fn killed_together(background: &str) {
     let product = Product::up(&["a=cpu:1"]);
     let mark = product.path("pids");
@@ -145,9 +145,9 @@ fn killed_together(background: &str) {
     let supervisor = job["attempts"][0]["shares"][0]["supervisor_pid"].as_u64().expect("a supervisor");
     let stat = std::fs::read_to_string(format!("/proc/{rank}/stat")).expect("the rank runs");
     let fields = stat.rsplit_once(')').expect("a name").1;
-    let keeper = fields.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).expect("a parent");
+    let shim = fields.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).expect("a parent");
     kill(u32::try_from(supervisor).expect("process ids are small"));
-    kill(keeper);
+    kill(shim);
 
     let job = product.wait_state(&id, "succeeded");
     assert_eq!(job["attempts"].as_array().map(Vec::len), Some(2), "{job:#}");

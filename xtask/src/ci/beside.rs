@@ -14,7 +14,7 @@ use super::steps::Steps;
 
 /// Beside which part another one runs.
 #[derive(Clone, Copy)]
-pub(super) struct Beside {
+pub(super) struct Companion {
     /// The other part.
     pub(super) part: &'static str,
     /// How far it stands back, as `nice` counts: 0 not at all, 10 so that it gets a tenth where the other takes all it can.

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 
-use super::beside::{Beside, Companions, Program};
+use super::beside::{Companion, Companions, Program};
 use super::steps::Steps;
 use crate::command::{PROFILE, cargo, git, output, succeeds};
 use crate::environment::{self, Environment};
@@ -21,7 +21,7 @@ pub(super) struct Part {
     pub(super) name: &'static str,
     needs: Need,
     /// Beside which part it runs, if that one runs too.
-    pub(super) beside: Option<Beside>,
+    pub(super) beside: Option<Companion>,
     run: fn(&mut Gate) -> anyhow::Result<bool>,
 }
 
@@ -38,9 +38,9 @@ const PYTHON: &str = "python";
 /// The part of the tests that mostly wait: for processes, leases and heartbeats.
 const END_TO_END: &str = "end-to-end";
 /// Gets what the end-to-end tests leave of the processor.
-const BESIDE_TESTS: Option<Beside> = Some(Beside { part: END_TO_END, niceness: "10" });
+const BESIDE_TESTS: Option<Companion> = Some(Companion { part: END_TO_END, niceness: "10" });
 /// Waits most of the time, and isn't to wait longer.
-const BESIDE_PYTHON: Option<Beside> = Some(Beside { part: PYTHON, niceness: "0" });
+const BESIDE_PYTHON: Option<Companion> = Some(Companion { part: PYTHON, niceness: "0" });
 
 /// The part that others need.
 pub(super) const BUILD: Part = Part { name: "build", needs: Need::Nothing, beside: None, run: Gate::build };
@@ -250,7 +250,7 @@ mod tests {
     const COMPANION: Part = Part {
         name: "companion",
         needs: Need::Nothing,
-        beside: Some(Beside { part: "docs", niceness: "0" }),
+        beside: Some(Companion { part: "docs", niceness: "0" }),
         run: |_| Ok(true),
     };
 
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn each_part_that_runs_beside_another_names_one_that_comes_before_it() {
         for (at, part) in PARTS.iter().enumerate() {
-            let is_before = |beside: Beside| PARTS[..at].iter().any(|other| other.name == beside.part);
+            let is_before = |beside: Companion| PARTS[..at].iter().any(|other| other.name == beside.part);
             assert!(part.beside.is_none_or(is_before), "{}", part.name);
         }
     }

@@ -21,7 +21,7 @@ const DEBTS: [(&str, &str); 2] = [
     ),
     (
         "crates/storage",
-        "alike archive awaiting branches branching check commit course disk error lease manifest marks note \
+        "alike archive awaiting branches branching check commit history disk error lease manifest marks note \
          options pending present prune reading refusal region shard slab snapshot staged staging store tensor \
          tiering verification",
     ),

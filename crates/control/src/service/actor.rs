@@ -16,7 +16,7 @@ use super::clock::{SteadyClock, Stopwatch};
 use super::contacts::Contacts;
 use super::handle::{Reply, Request};
 use super::heal::Healing;
-use super::keeper::Keeping;
+use super::housekeeping::Housekeeping;
 use super::known::KnownKeys;
 use super::looks::{Look, Looking};
 use super::runtime::Runtimes;
@@ -80,7 +80,7 @@ pub(super) struct Actor {
     /// The time of the last journal entry before this start.
     pub(super) last_seen: Timestamp,
     /// The state of the thread that writes snapshots and archives records.
-    pub(super) keeping: Keeping,
+    pub(super) housekeeping: Housekeeping,
     pub(super) watched_at: Timestamp,
     pub(super) anchor_synced_at: Timestamp,
 }
@@ -327,7 +327,7 @@ impl Actor {
         }
     }
 
-    /// Writes a snapshot at once, since tests run without a keeper thread.
+    /// Writes a snapshot at once, since tests run without a housekeeper thread.
     #[cfg(test)]
     pub(super) fn snapshot(&mut self) {
         if self.entries_since_snapshot == 0 || self.journal.poison().is_some() {

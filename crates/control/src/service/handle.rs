@@ -10,7 +10,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use super::keeper::Kept;
+use super::housekeeping::Kept;
 use super::known::KnownKeys;
 use super::launch::LaunchOutcome;
 use super::looks::{Found, ShareKey};

@@ -12,7 +12,7 @@ use gangline_execution::protocol::SupervisorSpec;
 use tracing::{debug, error, info};
 
 use super::actor::Actor;
-use super::keeper::{Chore, Keeping};
+use super::housekeeping::{Chore, Housekeeping};
 use super::known::KnownKeys;
 use super::looks::{Look, Looking};
 use super::start::replay;
@@ -61,7 +61,7 @@ pub(super) struct UnderWay {
     pub(super) relaunches: Vec<(Timestamp, Vec<SupervisorSpec>)>,
     pub(super) looks: SyncSender<Look>,
     pub(super) looking: Looking,
-    pub(super) keeping: Keeping,
+    pub(super) housekeeping: Housekeeping,
     pub(super) known: KnownKeys,
 }
 
@@ -77,7 +77,7 @@ impl UnderWay {
             relaunches: Vec::new(),
             looks,
             looking: Looking::default(),
-            keeping: Keeping::new(chores),
+            housekeeping: Housekeeping::new(chores),
             known: KnownKeys::default(),
         }
     }
@@ -111,9 +111,10 @@ impl Actor {
             }
         };
         info!("the journal can be written again: what is durable is replayed");
-        let Actor { journal, options, launches, launching, relaunches, looks, looking, keeping, known, audit, .. } =
-            self;
-        let under_way = UnderWay { launches, launching, relaunches, looks, looking, keeping, known };
+        let Actor {
+            journal, options, launches, launching, relaunches, looks, looking, housekeeping, known, audit, ..
+        } = self;
+        let under_way = UnderWay { launches, launching, relaunches, looks, looking, housekeeping, known };
         let resumed = Actor::resume(journal, recovered, options, under_way, now);
         resumed.map(|actor| Actor { audit, ..actor }).map_err(|failure| {
             let failure = with_causes(&failure);

@@ -19,7 +19,7 @@ mod epoch;
 mod findings;
 mod handle;
 mod heal;
-mod keeper;
+mod housekeeping;
 mod known;
 mod launch;
 mod looks;

@@ -71,7 +71,7 @@ impl Rate {
 }
 
 /// The parts of a report that are still needed after the job's record has taken the report.
-struct Said {
+struct AttemptNews {
     /// Protocol version of the report; orders are given in the same version.
     version: u32,
     state: NodeState,
@@ -91,7 +91,7 @@ impl Actor {
         batch: &mut Batch,
     ) {
         bound(&mut report);
-        let without_promise = Said::of(&report).neutral();
+        let without_promise = AttemptNews::of(&report).neutral();
         if self.journal.poison().is_some() {
             // Nothing can be stored, so nothing is acknowledged. The answer shows that the control plane
             // lives, so healthy jobs go on.
@@ -114,7 +114,7 @@ impl Actor {
     pub(super) fn take_report(&mut self, now: Timestamp, mut report: Report, batch: &mut Batch) -> Orders {
         bound(&mut report);
         let (job, attempt) = (JobId(report.job), AttemptNumber(report.attempt));
-        let said = Said::of(&report);
+        let said = AttemptNews::of(&report);
         let is_its = |current: &&Attempt| current.number == attempt && current.epoch.0 == report.epoch;
         let current = self.engine.job(job).and_then(|job| job.attempt()).filter(is_its);
         let name = NodeName::new(&report.node).ok();
@@ -245,7 +245,7 @@ impl Actor {
     }
 
     /// Returns a supervisor's orders, from the state after its report.
-    fn orders(&self, (job, attempt, index): (JobId, AttemptNumber, usize), said: &Said) -> Orders {
+    fn orders(&self, (job, attempt, index): (JobId, AttemptNumber, usize), said: &AttemptNews) -> Orders {
         let live = self.engine.job(job);
         let current = live.and_then(|job| job.attempt()).filter(|current| current.number == attempt);
         let stop = live.zip(current).and_then(|(job, attempt)| self.stop_order(job, attempt));
@@ -287,10 +287,10 @@ impl Actor {
     }
 }
 
-impl Said {
-    fn of(report: &Report) -> Said {
+impl AttemptNews {
+    fn of(report: &Report) -> AttemptNews {
         let count = u64::try_from(report.samples.len()).unwrap_or(u64::MAX);
-        Said {
+        AttemptNews {
             version: report.version,
             state: report.state.clone(),
             checkpoint: report.checkpoint,

@@ -18,7 +18,7 @@ use super::batch::{Batch, Rows};
 use super::contacts::Contacts;
 use super::handle::{Handle, Request};
 use super::heal::{Outlets, UnderWay};
-use super::keeper;
+use super::housekeeping;
 use super::looks;
 use super::retention::{self, Sweeper};
 use super::runtime::Runtimes;
@@ -74,7 +74,7 @@ pub struct Service {
     /// Why the thread ended on its own, if it did.
     failure: Arc<OnceLock<String>>,
     launching: JoinHandle<()>,
-    keeping: JoinHandle<()>,
+    housekeeping: JoinHandle<()>,
     /// Stops the surveying thread when dropped.
     surveying: Option<Sender<()>>,
     /// Stops the retention thread when dropped.
@@ -93,7 +93,7 @@ impl Service {
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
         let (launches, gangs) = sync_channel(launch::LAUNCHES_MAX);
         let (looks, to_look) = sync_channel(looks::LOOKS_MAX);
-        let (chores, to_do) = sync_channel(keeper::CHORES_MAX);
+        let (chores, to_do) = sync_channel(housekeeping::CHORES_MAX);
         let launcher = options.launcher.clone();
         let surveys = options.survey.is_some();
         let now = (options.clock)();
@@ -118,8 +118,8 @@ impl Service {
         let launch = move || launch::run(&launcher, &gangs, &service);
         let launching = Builder::new().name("launch".to_owned()).spawn(launch).map_err(StartError::Thread)?;
         let service = requests.clone();
-        let keep = move || keeper::run(&to_do, &service);
-        let keeping = Builder::new().name("keep".to_owned()).spawn(keep).map_err(StartError::Thread)?;
+        let keep = move || housekeeping::run(&to_do, &service);
+        let housekeeping = Builder::new().name("housekeep".to_owned()).spawn(keep).map_err(StartError::Thread)?;
         let failure = Arc::new(OnceLock::new());
         let ended = Arc::clone(&failure);
         let run = move || {
@@ -130,7 +130,7 @@ impl Service {
         };
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
         let handle = Handle { requests, known, key: None, by: Principal::Service };
-        Ok(Service { handle, views, thread, failure, launching, keeping, surveying, sweeping, auditing })
+        Ok(Service { handle, views, thread, failure, launching, housekeeping, surveying, sweeping, auditing })
     }
 
     /// Reports whether the service's thread is alive. If it isn't, no request is answered any more.
@@ -171,8 +171,8 @@ impl Service {
         if self.launching.join().is_err() {
             warn!("the launching thread had panicked");
         }
-        if self.keeping.join().is_err() {
-            warn!("the journal's keeper had panicked");
+        if self.housekeeping.join().is_err() {
+            warn!("the journal's housekeeper had panicked");
         }
     }
 }
@@ -268,7 +268,7 @@ impl Actor {
             found: BTreeMap::new(),
             looks: under_way.looks,
             looking: under_way.looking,
-            keeping: under_way.keeping,
+            housekeeping: under_way.housekeeping,
             known: under_way.known,
             troubles: Troubles::default(),
             audit: Audit::default(),

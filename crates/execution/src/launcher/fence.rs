@@ -1,5 +1,5 @@
 //! Fencing: kills all processes of an attempt that are left on this machine, whatever their parent is by now.
-//! Supervisor and keeper kill a rank's descendants; when both die at once, only its control group, its
+//! Supervisor and shim kill a rank's descendants; when both die at once, only its control group, its
 //! session and its inherited environment identify an attempt's process.
 //!
 //! Keeps A-5 (devices aren't given away under a living process) and A-10 (bounded sweeps and reads).
@@ -17,8 +17,8 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::LaunchError;
 use crate::cgroup::AttemptGroup;
 use crate::files::read_bounded;
-use crate::keeper::KEEPER_EXTENSION;
 use crate::process::{Identity, as_pid, described, numbers, own_pid, stat};
+use crate::shim::SHIM_EXTENSION;
 use crate::supervisor::ATTEMPT_FOLDER_VARIABLE;
 
 /// Maximum number of sweeps in one call. Kept low, since the control plane waits for the call and repeats it.
@@ -35,9 +35,9 @@ const LOADING_SWEEPS_MAX: u32 = 200;
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
 /// A process whose environment reads as empty this often in a row, outside `execve`, has none.
 const EMPTY_READS: u32 = 3;
-/// Maximum number of keepers of an attempt on a node: one for each possible rank, and one for the
+/// Maximum number of shims of an attempt on a node: one for each possible rank, and one for the
 /// setup.
-const KEEPERS_MAX: usize = 1_025;
+const SHIMS_MAX: usize = 1_025;
 /// Maximum number of processes that are listed in an error.
 const TOLD_MAX: usize = 8;
 
@@ -60,15 +60,15 @@ impl Killed {
 struct Mark {
     /// The environment contains all of these `NAME=value`.
     entries: Vec<Vec<u8>>,
-    /// Or the session is one of these keepers'.
-    keepers: Vec<Identity>,
+    /// Or the session is one of these shims'.
+    shims: Vec<Identity>,
 }
 
 impl Mark {
     /// Creates a mark for processes with all these environment variables.
     fn of(variables: &[(&str, &str)]) -> Mark {
         let entries = variables.iter().map(|(name, value)| format!("{name}={value}").into_bytes());
-        Mark { entries: entries.collect(), keepers: Vec::new() }
+        Mark { entries: entries.collect(), shims: Vec::new() }
     }
 
     /// Creates the mark of the attempt in this folder. Processes that are exiting have no environment any
@@ -76,11 +76,11 @@ impl Mark {
     fn of_attempt(folder: &Path) -> Mark {
         let entry = [ATTEMPT_FOLDER_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
         let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let signed = files.filter(|path| path.extension().is_some_and(|extension| extension == KEEPER_EXTENSION));
-        // An unreadable file was being written when its keeper was killed, before the rank existed.
+        let signed = files.filter(|path| path.extension().is_some_and(|extension| extension == SHIM_EXTENSION));
+        // An unreadable file was being written when its shim was killed, before the rank existed.
         let read = |path: PathBuf| serde_json::from_slice::<Identity>(&read_bounded(&path).ok()?).ok();
-        let keepers = signed.take(KEEPERS_MAX).filter_map(read).filter(Identity::is_of_this_boot);
-        Mark { entries: vec![entry], keepers: keepers.collect() }
+        let shims = signed.take(SHIMS_MAX).filter_map(read).filter(Identity::is_of_this_boot);
+        Mark { entries: vec![entry], shims: shims.collect() }
     }
 
     fn is_on(&self, pid: u32) -> bool {
@@ -89,8 +89,8 @@ impl Mark {
 
     fn is_by_session(&self, pid: u32) -> bool {
         let process = || stat(pid).filter(|stat| !stat.is_zombie);
-        !self.keepers.is_empty()
-            && process().is_some_and(|process| self.keepers.iter().any(|keeper| keeper.has_in_session(&process)))
+        !self.shims.is_empty()
+            && process().is_some_and(|process| self.shims.iter().any(|shim| shim.has_in_session(&process)))
     }
 }
 

@@ -39,7 +39,7 @@ pub trait Launcher: Send + Sync {
     fn presence(&self, folder: &Path) -> Result<Presence, LaunchError>;
 
     /// Fences the attempt in `folder`: kills its supervisor with SIGKILL, and all its other processes on the
-    /// node, even those that neither supervisor nor keeper could take down. If nothing runs, that is no
+    /// node, even those that neither supervisor nor shim could take down. If nothing runs, that is no
     /// error; a supervisor that waits to be started is never started, nor is the rest of its gang.
     ///
     /// # Errors

@@ -11,9 +11,9 @@ use serde::Deserialize;
 
 use super::LaunchError;
 use crate::files::{read_bounded, write_durably};
-use crate::keeper::{KEEPER_EXTENSION, KeeperEvent, RankEnd, exit_record};
 use crate::protocol::SupervisorSpec;
 use crate::shared_place::open_regular;
+use crate::shim::{RankEnd, SHIM_EXTENSION, ShimEvent, exit_record};
 
 /// File name of the spec in the share's folder.
 pub(super) const SPEC_FILE: &str = "spec.json";
@@ -44,21 +44,21 @@ pub fn spec_epoch(folder: &Path) -> Option<Epoch> {
     serde_json::from_slice::<OnlyEpoch>(&bytes).ok().map(|spec| Epoch(spec.epoch))
 }
 
-/// Reports whether all of these ranks exited with 0, by the records of their keepers in the attempt's folder.
+/// Reports whether all of these ranks exited with 0, by the records of their shims in the attempt's folder.
 #[must_use]
 pub fn have_all_succeeded(folder: &Path, mut ranks: Range<u32>) -> bool {
     let has_succeeded = |rank: u32| {
         let record = read_bounded(&folder.join(exit_record(rank))).ok();
-        let event = record.and_then(|record| serde_json::from_slice::<KeeperEvent>(&record).ok());
-        matches!(event, Some(KeeperEvent::Ended { end: RankEnd::Exit(0), .. }))
+        let event = record.and_then(|record| serde_json::from_slice::<ShimEvent>(&record).ok());
+        matches!(event, Some(ShimEvent::Ended { end: RankEnd::Exit(0), .. }))
     };
     !ranks.is_empty() && ranks.all(has_succeeded)
 }
 
-/// Reports whether the supervisor of the attempt in a folder has started a keeper.
+/// Reports whether the supervisor of the attempt in a folder has started a shim.
 pub(super) fn has_started_any(folder: &Path) -> bool {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    files.into_iter().any(|path| path.extension().is_some_and(|extension| extension == KEEPER_EXTENSION))
+    files.into_iter().any(|path| path.extension().is_some_and(|extension| extension == SHIM_EXTENSION))
 }
 
 /// Returns the last lines that the supervisor of the attempt in a folder logged.

@@ -13,14 +13,14 @@ use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 
 use super::SuperviseOptions;
-use super::course::Course;
 use super::gpus::GpuWatch;
 use super::input::{Action, Input};
+use super::node_attempt::NodeAttempt;
 use crate::cgroup;
 use crate::health::node::{self, Check, Expectations, Guard, before_start, kernel_faults};
 use crate::health::{Finding, Verdict};
-use crate::keeper::THIS_PROGRAM;
 use crate::protocol::NodeFinding;
+use crate::shim::THIS_PROGRAM;
 
 /// Delay from the start to the first check. Loading programs and data gets the machine to itself (PyTorch's
 /// import alone takes several seconds where ranks share processors), and short attempts have no check.
@@ -41,7 +41,7 @@ const FINDINGS_MAX: usize = 16;
 
 /// Results of the checks after a failure.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct CheckResults {
     pub(super) findings: Vec<Finding>,
     /// Lines of the kernel's log, and of the GPUs' driver, that explain the failure.
     pub(super) kernel: Vec<u8>,
@@ -56,7 +56,7 @@ pub(super) struct Checkup {
     /// Number of out-of-memory kills before the start.
     oom_kills: Option<u64>,
     gpus: Option<GpuWatch>,
-    after_failure: Option<Receiver<Seen>>,
+    after_failure: Option<Receiver<CheckResults>>,
 }
 
 impl Checkup {
@@ -102,7 +102,7 @@ impl Checkup {
             let findings = guard().run(&looks, &expectations, AFTER_FAILURE_MAX, &mut |_| ());
             kernel.extend_from_slice(&gpus.lock().expect("nobody panics while it has this"));
             // The attempt may have stopped waiting.
-            let _ = sender.send(Seen { findings, kernel, oom_kills });
+            let _ = sender.send(CheckResults { findings, kernel, oom_kills });
         };
         // If the thread can't be started there is nothing to wait for.
         let started = thread::Builder::new().name("checkup".to_owned()).spawn(look);
@@ -110,13 +110,13 @@ impl Checkup {
     }
 
     /// Returns the results of the checks after a failure, if there were any and they came in time.
-    pub(super) fn seen(&mut self) -> Seen {
+    pub(super) fn seen(&mut self) -> CheckResults {
         let seen = self.after_failure.take().map(|receiver| receiver.recv_timeout(WAIT_MAX));
         seen.and_then(Result::ok).unwrap_or_default()
     }
 }
 
-impl Course {
+impl NodeAttempt {
     /// Adds the findings to the report. The control plane decides what follows: a check's finding never hurts
     /// a running job.
     pub(super) fn checked(&mut self, findings: Vec<Finding>) -> Vec<Action> {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use gangline_base::Timestamp;
 use tokio::sync::mpsc::Sender;
 
-use super::course::{Course, Stage};
 use super::input::{Action, Input};
+use super::node_attempt::{NodeAttempt, Stage};
 use super::outcome;
 use crate::process::{descendants, described, kill_all, own_pid, stat};
 use crate::protocol::{FaultCause, NodeFinding, Outcome};
@@ -47,7 +47,7 @@ pub(super) fn clear(inputs: &Sender<Input>) {
     }
 }
 
-/// Returns the living processes of ranks and setup, except those of the `spared` keepers. Keepers, and thus
+/// Returns the living processes of ranks and setup, except those of the `spared` shims. Shims, and thus
 /// their children, have sessions of their own; processes that the supervisor starts to check the node are in
 /// its own session.
 pub(super) fn left_behind(spared: &[u32]) -> Vec<u32> {
@@ -56,7 +56,7 @@ pub(super) fn left_behind(spared: &[u32]) -> Vec<u32> {
     descendants(own_pid(), spared).into_iter().filter(is_foreign).collect()
 }
 
-impl Course {
+impl NodeAttempt {
     /// Begins the end: it comes once no process is left.
     pub(super) fn conclude(&mut self) {
         let since = match self.stage {
@@ -124,53 +124,54 @@ impl Course {
 
 #[cfg(test)]
 mod tests {
-    use super::super::course_tests::{Tested, running};
+    use super::super::node_attempt_tests::{Tested, running};
     use super::*;
-    use crate::keeper::{KeeperEvent, RankEnd};
     use crate::protocol::NodeState;
+    use crate::shim::{RankEnd, ShimEvent};
     use crate::supervisor::input::Kept;
 
     fn at(millis: u64) -> Timestamp {
         Timestamp::EPOCH + Duration::from_millis(millis)
     }
 
-    fn ended(course: &mut Tested, millis: u64) {
-        let event = KeeperEvent::Ended {
-            at: at(millis).unix_nanos(),
-            end: RankEnd::Exit(1),
-            last_lines: Vec::new(),
-            dropped: 0,
-        };
-        let actions = Course::apply(course, at(millis), Input::Keeper(Kept::Rank(0), event));
+    fn ended(node_attempt: &mut Tested, millis: u64) {
+        let event =
+            ShimEvent::Ended { at: at(millis).unix_nanos(), end: RankEnd::Exit(1), last_lines: Vec::new(), dropped: 0 };
+        let actions = NodeAttempt::apply(node_attempt, at(millis), Input::Shim(Kept::Rank(0), event));
         assert_eq!(actions, []);
     }
 
     /// Proves A-5 for a process that doesn't die: the share keeps its devices, and reports why.
     #[test]
     fn an_end_waits_for_the_last_process_and_one_that_stays_is_told() {
-        let mut course = running(1);
-        ended(&mut course, 5);
-        let is_running = |course: &mut Tested, millis| {
-            matches!(course.report(at(millis)).state, NodeState::Running { since: 0 }) && !course.is_over(at(millis))
+        let mut node_attempt = running(1);
+        ended(&mut node_attempt, 5);
+        let is_running = |node_attempt: &mut Tested, millis| {
+            matches!(node_attempt.report(at(millis)).state, NodeState::Running { since: 0 })
+                && !node_attempt.is_over(at(millis))
         };
-        assert!(is_running(&mut course, 6));
-        assert!(course.deadline() > at(10_000_000), "nothing ends that wait but the end of the process");
-        assert_eq!(Course::apply(&mut course, at(200_000), Input::Tick), [], "an orphan has nothing to stop any more");
-        Course::apply(&mut course, at(200_001), Input::Remaining(vec![own_pid()]));
-        let finding = course.report(at(200_001)).findings.remove(0);
+        assert!(is_running(&mut node_attempt, 6));
+        assert!(node_attempt.deadline() > at(10_000_000), "nothing ends that wait but the end of the process");
+        assert_eq!(
+            NodeAttempt::apply(&mut node_attempt, at(200_000), Input::Tick),
+            [],
+            "an orphan has nothing to stop any more"
+        );
+        NodeAttempt::apply(&mut node_attempt, at(200_001), Input::Remaining(vec![own_pid()]));
+        let finding = node_attempt.report(at(200_001)).findings.remove(0);
         assert!(finding.measured.contains(&own_pid().to_string()) && finding.measured.contains("can't be killed"));
-        assert!(is_running(&mut course, 900_000));
-        Course::apply(&mut course, at(900_001), Input::Cleared);
-        assert!(matches!(course.report(at(900_002)).state, NodeState::Ended { at, .. } if at == 900_001_000_000));
+        assert!(is_running(&mut node_attempt, 900_000));
+        NodeAttempt::apply(&mut node_attempt, at(900_001), Input::Cleared);
+        assert!(matches!(node_attempt.report(at(900_002)).state, NodeState::Ended { at, .. } if at == 900_001_000_000));
     }
 
     #[test]
     fn what_the_platform_lacks_at_the_start_is_told_apart_from_what_the_job_asked_for() {
         let end = |is_platforms| {
-            let mut course = running(1);
-            course.not_started(at(1), Problem { message: "no room".to_owned(), is_platforms });
-            Course::apply(&mut course, at(2), Input::Cleared);
-            course.report(at(3)).state
+            let mut node_attempt = running(1);
+            node_attempt.not_started(at(1), Problem { message: "no room".to_owned(), is_platforms });
+            NodeAttempt::apply(&mut node_attempt, at(2), Input::Cleared);
+            node_attempt.report(at(3)).state
         };
         let unable = Outcome::Unable { message: "no room".to_owned() };
         assert!(matches!(end(true), NodeState::Ended { outcome, .. } if outcome == unable));
@@ -180,11 +181,11 @@ mod tests {
     #[test]
     fn a_rank_that_could_not_be_started_for_want_of_processes_is_not_to_blame() {
         let end = |is_platforms| {
-            let mut course = running(1);
-            let event = KeeperEvent::NotStarted { at: 1, message: "os error 11".to_owned(), is_platforms };
-            Course::apply(&mut course, at(1), Input::Keeper(Kept::Rank(0), event));
-            Course::apply(&mut course, at(2), Input::Cleared);
-            course.report(at(3)).state
+            let mut node_attempt = running(1);
+            let event = ShimEvent::NotStarted { at: 1, message: "os error 11".to_owned(), is_platforms };
+            NodeAttempt::apply(&mut node_attempt, at(1), Input::Shim(Kept::Rank(0), event));
+            NodeAttempt::apply(&mut node_attempt, at(2), Input::Cleared);
+            node_attempt.report(at(3)).state
         };
         assert!(matches!(end(true), NodeState::Ended { outcome: Outcome::Unable { .. }, .. }));
         assert!(matches!(end(false), NodeState::Ended { outcome: Outcome::Fault { .. }, .. }));

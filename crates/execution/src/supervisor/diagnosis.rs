@@ -7,13 +7,13 @@ use std::path::Path;
 use gangline_base::Timestamp;
 use gangline_diagnosis::{CgroupEvents, Evidence, KernelLog, Log, Rules, Verdict};
 
-use super::checkup::Seen;
-use super::course::{Course, Stage};
+use super::checkup::CheckResults;
+use super::node_attempt::{NodeAttempt, Stage};
 use super::outcome::Stop;
 use super::rank::{EndCause, Rank};
 use crate::clock::utc;
-use crate::keeper::RankEnd;
 use crate::protocol::{Diagnosis, FaultCause, Outcome};
+use crate::shim::RankEnd;
 
 /// Maximum number of ranks whose logs are read: those that ended first.
 const RANKS_MAX: usize = 64;
@@ -25,9 +25,9 @@ const QUOTE_BYTES_MAX: usize = 512;
 /// Length of a log line's prefix: time, `O` or `E`, and a space after each.
 const MARK_BYTES: usize = "2026-11-21T09:30:00.123456Z O ".len();
 
-impl Course {
+impl NodeAttempt {
     /// Adds the diagnosis of the logs and the kernel to a fault.
-    pub(super) fn diagnose(&mut self, log_folder: &Path, seen: &Seen) {
+    pub(super) fn diagnose(&mut self, log_folder: &Path, seen: &CheckResults) {
         if let Stage::Ended(_, Outcome::Fault { fault } | Outcome::DoNotRestart { fault }) = &mut self.stage {
             let known = match &fault.cause {
                 FaultCause::NotFinite { step, steps } => Some(of_loss(fault.rank, *step, *steps)),
@@ -60,7 +60,7 @@ impl Course {
 }
 
 /// Returns the kernel's evidence about a fault with this cause.
-fn of_node<'a>(node: &str, cause: &FaultCause, seen: &'a Seen) -> Evidence<'a> {
+fn of_node<'a>(node: &str, cause: &FaultCause, seen: &'a CheckResults) -> Evidence<'a> {
     let mut evidence = Evidence::default();
     if !seen.kernel.is_empty() {
         evidence.kernels.push(KernelLog { node: node.to_owned(), text: &seen.kernel });

@@ -2,8 +2,8 @@
 
 use gangline_base::{MetricValue, Timestamp};
 
-use super::course::Course;
 use super::input::Action;
+use super::node_attempt::NodeAttempt;
 use super::outcome::Stop;
 use crate::protocol::{Fault, FaultCause};
 use crate::rank_protocol::{LOSS, RankMessage};
@@ -32,7 +32,7 @@ impl Divergence {
     }
 }
 
-impl Course {
+impl NodeAttempt {
     /// Ends the attempt if a rank's last message reached the limit. If a sweep compares its jobs, diverged
     /// jobs are left to the sweep.
     pub(super) fn look_for_divergence(&mut self, now: Timestamp, local: u32) -> Vec<Action> {

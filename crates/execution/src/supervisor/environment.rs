@@ -15,7 +15,7 @@ const CPU_KIND: &str = "cpu";
 /// The supervisor's own value isn't inherited: its job mustn't run on GPUs that were meant for another.
 const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The variable that identifies all processes of an attempt when its supervisor and keepers are gone: its
+/// The variable that identifies all processes of an attempt when its supervisor and shims are gone: its
 /// value, this node's folder of the attempt, is unique to the attempt.
 pub(crate) const ATTEMPT_FOLDER_VARIABLE: &str = "GANGLINE_ATTEMPT_DIR";
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::stacks::Stacks;
 use crate::health::Finding;
-use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
 use crate::protocol::{Orders, Rendezvous};
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
+use crate::shim::{RankEnd, ShimCommand, ShimEvent};
 
-/// The process that a keeper runs.
+/// The process that a shim runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kept {
     /// The setup command.
@@ -20,10 +20,10 @@ pub(super) enum Kept {
 /// An event for a supervisor.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// A keeper reported an event.
-    Keeper(Kept, KeeperEvent),
-    /// A keeper ended like this.
-    KeeperGone(Kept, RankEnd),
+    /// A shim reported an event.
+    Shim(Kept, ShimEvent),
+    /// A shim ended like this.
+    ShimGone(Kept, RankEnd),
     /// A rank connected to its socket.
     Connected(u32),
     /// A connection of a rank ended.
@@ -58,15 +58,15 @@ pub(super) enum Input {
 /// An effect that the supervisor carries out.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
-    /// Run the setup command under a keeper.
+    /// Run the setup command under a shim.
     RunSetup,
     /// Start all ranks.
     StartRanks(Rendezvous),
-    /// Send a command to a keeper.
-    Command(Kept, KeeperCommand),
+    /// Send a command to a shim.
+    Command(Kept, ShimCommand),
     /// Send an order to all ranks over their sockets.
     Tell(RankOrder),
-    /// A keeper died without cleaning up: kill its remaining processes.
+    /// A shim died without cleaning up: kill its remaining processes.
     KillOrphans,
     /// Finish the saves that the ranks had begun.
     FinishStaged,

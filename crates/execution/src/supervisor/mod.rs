@@ -1,7 +1,7 @@
-//! The supervisor: one for each node of an attempt. It runs setup and ranks under keepers, listens to the
+//! The supervisor: one for each node of an attempt. It runs setup and ranks under shims, listens to the
 //! ranks, reports to the control plane and carries out its orders.
 //!
-//! `course.rs` decides, as a state machine without effects; `shell.rs` has the effects. Ranks of an attempt
+//! `node_attempt.rs` decides, as a state machine without effects; `shell.rs` has the effects. Ranks of an attempt
 //! are started at most once: a second supervisor for a folder exits at once while the first lives, delivers
 //! the end if the first has recorded it, and refuses otherwise.
 //!
@@ -12,9 +12,6 @@ mod claims;
 mod clearing;
 mod contact;
 mod courier;
-mod course;
-#[cfg(test)]
-mod course_tests;
 mod diagnosis;
 mod divergence;
 mod environment;
@@ -22,8 +19,10 @@ mod gpus;
 mod hang;
 mod identity;
 mod input;
-mod keepers;
 mod line;
+mod node_attempt;
+#[cfg(test)]
+mod node_attempt_tests;
 mod notice;
 mod outbox;
 mod outcome;
@@ -32,6 +31,7 @@ mod rank;
 mod readings;
 mod report;
 mod shell;
+mod shims;
 mod sockets;
 mod stacks;
 mod staging;

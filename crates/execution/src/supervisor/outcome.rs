@@ -5,8 +5,8 @@ use std::time::Duration;
 use gangline_base::Timestamp;
 
 use super::rank::{DO_NOT_RESTART, EndCause, Ending, REQUEUE, Rank};
-use crate::keeper::KeeperCommand;
 use crate::protocol::Outcome;
+use crate::shim::ShimCommand;
 use crate::trouble::Problem;
 
 /// How long ranks may take to end after SIGTERM when a peer has failed.
@@ -90,14 +90,14 @@ impl Stop {
     }
 
     /// Returns the signal that is due, if any, and counts it as sent.
-    pub(super) fn command_due(&mut self, now: Timestamp) -> Option<KeeperCommand> {
+    pub(super) fn command_due(&mut self, now: Timestamp) -> Option<ShimCommand> {
         if now >= self.kill_at {
             self.is_terminated = true;
             self.kill_at = now + KILL_AGAIN;
-            Some(KeeperCommand::Kill)
+            Some(ShimCommand::Kill)
         } else if !self.is_terminated && now >= self.terminate_at {
             self.is_terminated = true;
-            Some(KeeperCommand::Terminate)
+            Some(ShimCommand::Terminate)
         } else {
             None
         }

@@ -8,9 +8,9 @@ use rustix::process::Signal;
 
 use super::divergence::Divergence;
 use super::hang::{Hang, Progress};
-use crate::keeper::RankEnd;
 use crate::protocol::{Fault, FaultCause, RankReport, SupervisorSpec, Work};
 use crate::rank_protocol::RankMessage;
+use crate::shim::RankEnd;
 use crate::trouble::Problem;
 
 /// A rank of this node.
@@ -38,9 +38,9 @@ pub(super) struct Rank {
 pub(super) enum Life {
     /// Not started.
     Waiting,
-    /// Its keeper runs.
+    /// Its shim runs.
     Kept,
-    /// It ended, and its keeper with it.
+    /// It ended, and its shim with it.
     Ended(Ending),
 }
 

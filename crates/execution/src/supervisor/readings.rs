@@ -204,7 +204,7 @@ fn whole(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::course_tests::tested::spec;
+    use super::super::node_attempt_tests::tested::spec;
     use super::*;
 
     fn at(millis: u64) -> Timestamp {

@@ -2,11 +2,11 @@
 
 use gangline_base::{Buckets, Timestamp};
 
-use super::course::{Course, Stage};
+use super::node_attempt::{NodeAttempt, Stage};
 use crate::process::own_pid;
 use crate::protocol::{NodeState, PROTOCOL_VERSION, Report, SAMPLES_PER_REPORT_MAX, UsageReport};
 
-impl Course {
+impl NodeAttempt {
     /// Returns a full report as of `now`; device time stops at the end.
     pub(super) fn report(&mut self, now: Timestamp) -> Report {
         let booked_until = match self.stage {

@@ -1,4 +1,4 @@
-//! Carries out the actions of the [`Course`]: processes, sockets, time, the control plane.
+//! Carries out the actions of the [`NodeAttempt`]: processes, sockets, time, the control plane.
 
 use std::ffi::OsStr;
 use std::future::pending;
@@ -19,12 +19,12 @@ use super::checkup::Checkup;
 use super::clearing;
 use super::contact::{Answer, Contact};
 use super::courier::{Courier, Posted};
-use super::course::{Course, Stage};
 use super::environment::{self, RankPlace};
 use super::input::{Action, Input, Kept};
-use super::keepers::Keepers;
+use super::node_attempt::{NodeAttempt, Stage};
 use super::notice;
 use super::port::reserve_port;
+use super::shims::Shims;
 use super::sockets::Sockets;
 use super::stacks::{self, Stacks};
 use super::staging::{self, StagingFolder};
@@ -32,8 +32,8 @@ use super::standstill::AWAKE_EVERY;
 use super::{END_FILE, SuperviseOptions, Supervised};
 use crate::clock::Clock;
 use crate::files::write_durably;
-use crate::keeper::{KeeperEvent, RankEnd};
 use crate::protocol::{Outcome, Rendezvous, Report, SupervisorSpec};
+use crate::shim::{RankEnd, ShimEvent};
 use crate::trouble::Problem;
 
 /// Maximum number of queued inputs; ranks that send faster are slowed down by their full sockets.
@@ -65,8 +65,8 @@ struct Shell {
     spec: Arc<SupervisorSpec>,
     options: SuperviseOptions,
     clock: Clock,
-    course: Course,
-    keepers: Keepers,
+    node_attempt: NodeAttempt,
+    shims: Shims,
     sockets: Option<Sockets>,
     staging: Option<StagingFolder>,
     contact: Contact,
@@ -98,8 +98,8 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
     let (contact, answers) = Contact::start(&spec, clock.now())?;
     let (courier, posted) = Courier::start(&spec, clock.now())?;
     let mut shell = Shell {
-        course: Course::new(Arc::clone(&spec), rendezvous, clock.now()),
-        keepers: Keepers::new(Arc::clone(&spec), inputs.clone()),
+        node_attempt: NodeAttempt::new(Arc::clone(&spec), rendezvous, clock.now()),
+        shims: Shims::new(Arc::clone(&spec), inputs.clone()),
         sockets: None,
         staging: None,
         contact,
@@ -119,7 +119,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
     tokio::spawn(pass_on_signals(inputs, Arc::clone(&shell.is_terminated)));
     let problem = problem.map_or_else(|| shell.prepare(), Err);
     match problem {
-        Err(problem) => shell.course.not_started(clock.now(), problem),
+        Err(problem) => shell.node_attempt.not_started(clock.now(), problem),
         Ok(()) => shell.begin().await,
     }
     Ok(shell.follow(waiting, (answers, posted)).await)
@@ -162,7 +162,7 @@ impl Shell {
     /// Prepares everything that must exist before a process is started.
     fn prepare(&mut self) -> Result<(), Problem> {
         let of = |doing: &'static str| move |error: io::Error| Problem::of(doing, &error);
-        std::fs::create_dir_all(self.keepers.log_folder()).map_err(of("make the folder of the logs"))?;
+        std::fs::create_dir_all(self.shims.log_folder()).map_err(of("make the folder of the logs"))?;
         if let Some(source) = &self.spec.notice_source {
             notice::watch(source, self.inputs.clone()).map_err(of("look for a notice that this machine goes"))?;
         }
@@ -174,7 +174,7 @@ impl Shell {
     }
 
     async fn begin(&mut self) {
-        let actions = self.course.begin(self.clock.now());
+        let actions = self.node_attempt.begin(self.clock.now());
         self.perform(actions).await;
     }
 
@@ -188,16 +188,16 @@ impl Shell {
             let now = self.clock.now();
             self.clear();
             self.record_end(now);
-            if self.course.is_over(now) {
+            if self.node_attempt.is_over(now) {
                 break;
             }
-            if self.contact.is_due(now, self.course.has_news()) {
-                self.contact.send(self.course.report(now));
-                self.course.sent();
+            if self.contact.is_due(now, self.node_attempt.has_news()) {
+                self.contact.send(self.node_attempt.report(now));
+                self.node_attempt.sent();
             }
             self.send_metrics(now);
-            let due = self.course.deadline().min(now + AWAKE_EVERY);
-            let metrics_at = self.courier.deadline().filter(|_| !self.course.readings.is_empty());
+            let due = self.node_attempt.deadline().min(now + AWAKE_EVERY);
+            let metrics_at = self.courier.deadline().filter(|_| !self.node_attempt.readings.is_empty());
             let wake_at = self.contact.deadline().into_iter().chain(metrics_at).fold(due, Timestamp::min);
             let input = tokio::select! {
                 biased;
@@ -215,8 +215,8 @@ impl Shell {
             self.take(input).await;
         }
         self.send_last_metrics(posted).await;
-        match &self.course.stage {
-            _ if self.course.is_acknowledged() => Supervised::Delivered,
+        match &self.node_attempt.stage {
+            _ if self.node_attempt.is_acknowledged() => Supervised::Delivered,
             Stage::Ended(_, Outcome::Unable { .. }) => Supervised::Unable,
             _ => Supervised::Undelivered,
         }
@@ -224,7 +224,7 @@ impl Shell {
 
     fn send_metrics(&mut self, now: Timestamp) {
         if self.courier.is_due(now)
-            && let Some(report) = self.course.readings.report(&self.spec)
+            && let Some(report) = self.node_attempt.readings.report(&self.spec)
         {
             self.courier.send(now, report);
         }
@@ -233,8 +233,8 @@ impl Shell {
     fn take_posted(&mut self, posted: &Posted) {
         let is_refused = self.courier.answered(self.clock.now(), posted);
         match posted {
-            Ok(answer) => self.course.readings.answered(answer),
-            Err(_) if is_refused => self.course.readings.refused(),
+            Ok(answer) => self.node_attempt.readings.answered(answer),
+            Err(_) if is_refused => self.node_attempt.readings.refused(),
             Err(_) => {}
         }
     }
@@ -242,9 +242,9 @@ impl Shell {
     /// Sends what is left, until the first failure: the control plane may have been away until it took the end.
     async fn send_last_metrics(&mut self, mut posted: Receiver<Posted>) {
         let patience = tokio::time::Instant::now() + LAST_METRICS_WAIT;
-        while self.course.is_acknowledged() {
+        while self.node_attempt.is_acknowledged() {
             if !self.courier.is_under_way() {
-                let Some(report) = self.course.readings.report(&self.spec) else { return };
+                let Some(report) = self.node_attempt.readings.report(&self.spec) else { return };
                 self.courier.send(self.clock.now(), report);
             }
             tokio::select! {
@@ -260,28 +260,28 @@ impl Shell {
     }
 
     async fn take(&mut self, input: Input) {
-        if is_termination(&input) && self.course.stop.is_none() && !self.is_blow_awaited {
+        if is_termination(&input) && self.node_attempt.stop.is_none() && !self.is_blow_awaited {
             self.is_blow_awaited = true;
             // Whoever ends everything sends SIGTERM to the supervisor at once, too.
             let is_in_slurm = self.options.environment.contains_key(OsStr::new("SLURM_JOB_ID"));
             if self.is_hit_within(if is_in_slurm { SAME_BLOW_OF_SLURM } else { SAME_BLOW }).await {
-                let actions = self.course.apply(self.clock.now(), Input::Terminated);
+                let actions = self.node_attempt.apply(self.clock.now(), Input::Terminated);
                 self.perform(actions).await;
             }
         }
-        let is_ordered = self.course.stop.as_ref().is_some_and(|stop| stop.is_ordered);
+        let is_ordered = self.node_attempt.stop.as_ref().is_some_and(|stop| stop.is_ordered);
         if is_failure(&input) && !is_ordered {
-            let pids = self.course.ranks.iter().filter_map(|rank| rank.pid).collect();
-            self.checkup.after_failure(pids, self.clock.now().since(self.course.started_at));
+            let pids = self.node_attempt.ranks.iter().filter_map(|rank| rank.pid).collect();
+            self.checkup.after_failure(pids, self.clock.now().since(self.node_attempt.started_at));
         }
         let gone = match &input {
-            Input::KeeperGone(kept, _) => Some(*kept),
+            Input::ShimGone(kept, _) => Some(*kept),
             _ => None,
         };
         if let Some(kept) = gone {
-            self.keepers.forget(kept);
+            self.shims.forget(kept);
         }
-        let actions = self.course.apply(self.clock.now(), input);
+        let actions = self.node_attempt.apply(self.clock.now(), input);
         self.perform(actions).await;
     }
 
@@ -299,13 +299,13 @@ impl Shell {
             match action {
                 Action::RunSetup => self.run_setup(),
                 Action::StartRanks(rendezvous) => self.start_ranks(&rendezvous).await,
-                Action::Command(kept, command) => self.keepers.tell(kept, command).await,
+                Action::Command(kept, command) => self.shims.tell(kept, command).await,
                 Action::Tell(order) => {
                     if let Some(sockets) = &self.sockets {
                         sockets.tell(order);
                     }
                 }
-                Action::KillOrphans => self.keepers.kill_orphans(),
+                Action::KillOrphans => self.shims.kill_orphans(),
                 Action::FinishStaged => self.finish_staged(),
                 Action::LookAtStacks(ranks) => self.look_at_stacks(ranks),
                 Action::MeasureWork(ranks) => self.measure_work(ranks),
@@ -316,9 +316,9 @@ impl Shell {
     fn run_setup(&mut self) {
         let environment = environment::of_node(&self.spec, &self.options.environment);
         let command = self.spec.setup.clone().unwrap_or_default();
-        if let Err(error) = self.keepers.start(Kept::Setup, &command, &environment) {
+        if let Err(error) = self.shims.start(Kept::Setup, &command, &environment) {
             let problem = Problem::of(format!("start the setup in {}", self.spec.workdir.display()), &error);
-            self.course.not_started(self.clock.now(), problem);
+            self.node_attempt.not_started(self.clock.now(), problem);
         }
     }
 
@@ -329,7 +329,7 @@ impl Shell {
         // better.
         self.reserved_port = None;
         self.staging = StagingFolder::make();
-        self.course.has_staging = self.staging.is_some();
+        self.node_attempt.has_staging = self.staging.is_some();
         let sockets = Sockets::prepare(&self.spec, &self.options.temporary_folder);
         let mut problem = sockets.as_ref().err().map(|error| Problem::of("make the ranks' sockets", error));
         self.sockets = sockets.ok();
@@ -344,8 +344,8 @@ impl Shell {
                 problem = started.err().map(|error| Problem::of(doing, &error));
             }
             if let Some(Problem { message, is_platforms }) = problem.clone() {
-                let event = KeeperEvent::NotStarted { at: self.clock.now().unix_nanos(), message, is_platforms };
-                Box::pin(self.take(Input::Keeper(Kept::Rank(local), event))).await;
+                let event = ShimEvent::NotStarted { at: self.clock.now().unix_nanos(), message, is_platforms };
+                Box::pin(self.take(Input::Shim(Kept::Rank(local), event))).await;
             }
         }
     }
@@ -361,7 +361,7 @@ impl Shell {
         let place = RankPlace { local, socket: &socket, staging };
         let environment = environment::of_rank(&self.spec, inherited, rendezvous, place);
         let run = self.spec.run.clone();
-        self.keepers.start(Kept::Rank(local), &run, &environment)
+        self.shims.start(Kept::Rank(local), &run, &environment)
     }
 
     /// Finishes the ranks' saves on a separate thread, so that contact to the control plane goes on.
@@ -404,7 +404,7 @@ impl Shell {
 
     /// Kills remaining processes after the ranks' end on a separate thread, since some take long to exit.
     fn clear(&mut self) {
-        if !self.is_clearing && matches!(self.course.stage, Stage::Clearing(..)) {
+        if !self.is_clearing && matches!(self.node_attempt.stage, Stage::Clearing(..)) {
             self.is_clearing = true;
             let inputs = self.inputs.clone();
             on_thread("clearing", move || clearing::clear(&inputs));
@@ -413,7 +413,7 @@ impl Shell {
 
     /// Writes the last report to the disk before anything else, so that it outlives this process.
     fn record_end(&mut self, now: Timestamp) {
-        if self.is_end_recorded || !matches!(self.course.stage, Stage::Ended(..)) {
+        if self.is_end_recorded || !matches!(self.node_attempt.stage, Stage::Ended(..)) {
             return;
         }
         let is_first_try = !std::mem::replace(&mut self.is_end_diagnosed, true);
@@ -421,10 +421,10 @@ impl Shell {
             self.sockets = None;
             self.staging = None;
             let seen = self.checkup.seen();
-            self.course.diagnose(&self.keepers.log_folder(), &seen);
-            self.course.checked(seen.findings);
+            self.node_attempt.diagnose(&self.shims.log_folder(), &seen);
+            self.node_attempt.checked(seen.findings);
         }
-        let report = self.course.report(now);
+        let report = self.node_attempt.report(now);
         let recorded = serde_json::to_vec(&report)
             .map_err(io::Error::from)
             .and_then(|bytes| write_durably(&self.spec.folder.join(END_FILE), &bytes));
@@ -452,21 +452,19 @@ fn on_thread(name: &'static str, work: impl Fn() + Send + Sync + 'static) {
     });
 }
 
-/// Reports whether a rank was ended by SIGTERM, or its keeper before it could report that.
+/// Reports whether a rank was ended by SIGTERM, or its shim before it could report that.
 fn is_termination(input: &Input) -> bool {
     end_of_rank(input) == Some(RankEnd::Signal(Signal::TERM.as_raw()))
 }
 
-/// Reports whether a rank, or its keeper, has failed.
+/// Reports whether a rank, or its shim, has failed.
 fn is_failure(input: &Input) -> bool {
     end_of_rank(input).is_some_and(|end| end != RankEnd::Exit(0))
 }
 
 fn end_of_rank(input: &Input) -> Option<RankEnd> {
     match input {
-        Input::Keeper(Kept::Rank(_), KeeperEvent::Ended { end, .. }) | Input::KeeperGone(Kept::Rank(_), end) => {
-            Some(*end)
-        }
+        Input::Shim(Kept::Rank(_), ShimEvent::Ended { end, .. }) | Input::ShimGone(Kept::Rank(_), end) => Some(*end),
         _ => None,
     }
 }

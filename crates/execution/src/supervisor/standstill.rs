@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use gangline_base::Timestamp;
 
-use super::course::Course;
 use super::hang::Hang;
 use super::input::Action;
+use super::node_attempt::NodeAttempt;
 use super::outcome::Stop;
 use super::rank::Rank;
 use super::stacks::Stacks;
@@ -34,7 +34,7 @@ pub(super) struct Standstill {
     awake_at: Option<Timestamp>,
 }
 
-impl Course {
+impl NodeAttempt {
     /// Returns when time alone makes a rank hang, or the next step in handling a hang is due.
     pub(super) fn standstill_due(&self) -> Option<Timestamp> {
         if self.standstill.until.is_some() {

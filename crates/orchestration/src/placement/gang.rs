@@ -21,7 +21,7 @@ use gangline_base::{GangShape, Level, NodeId, Segment};
 
 use super::affinity;
 use crate::placement::fabric::{Closeness, Fabric};
-use crate::placement::locality::Near;
+use crate::placement::locality::CachedDatasets;
 use crate::placement::topology::{Domain, Topology};
 use crate::refusal::{DomainFit, Refusal};
 use crate::{Cluster, Node, Share};
@@ -51,7 +51,7 @@ const GAIN_MIN: f64 = 1.1;
 
 /// Finds room for the whole gang, regardless of its data.
 pub(crate) fn find_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&Node) -> u32) -> Option<Room> {
-    find_room_near(cluster, gang, usable, &Near::default())
+    find_room_near(cluster, gang, usable, &CachedDatasets::default())
 }
 
 /// Finds room for the whole gang. `usable` returns how many of a node's free accelerators the gang may use:
@@ -61,7 +61,7 @@ pub(crate) fn find_room_near(
     cluster: &Cluster,
     gang: &GangShape,
     usable: &dyn Fn(&Node) -> u32,
-    near: &Near,
+    near: &CachedDatasets,
 ) -> Option<Room> {
     if cluster.topology().root().with_devices_for(gang) < gang.nodes.get() {
         return None;
@@ -82,7 +82,7 @@ pub(crate) fn has_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&Nod
     if gang.topology.constrains() {
         return find_room(cluster, gang, usable).is_some();
     }
-    let near = Near::default();
+    let near = CachedDatasets::default();
     let search = Search::new(cluster, gang, usable, &near);
     search.candidates().take(search.wanted()).count() == search.wanted()
 }
@@ -162,13 +162,18 @@ struct Search<'a> {
     gang: &'a GangShape,
     usable: &'a dyn Fn(&Node) -> u32,
     segment: Option<Segment>,
-    near: &'a Near,
+    near: &'a CachedDatasets,
     /// How many usable nodes of each domain are near the data.
     near_in: BTreeMap<(Level, &'a str), u32>,
 }
 
 impl<'a> Search<'a> {
-    fn new(cluster: &'a Cluster, gang: &'a GangShape, usable: &'a dyn Fn(&Node) -> u32, near: &'a Near) -> Self {
+    fn new(
+        cluster: &'a Cluster,
+        gang: &'a GangShape,
+        usable: &'a dyn Fn(&Node) -> u32,
+        near: &'a CachedDatasets,
+    ) -> Self {
         let mut search = Search { cluster, gang, usable, segment: segment(gang), near, near_in: BTreeMap::new() };
         let nodes = near.nodes().filter_map(|(node, count)| Some((cluster.node(node)?, count)));
         for (node, count) in nodes.filter(|(node, _)| node.spec.capacity.is_for(gang)) {

@@ -51,8 +51,8 @@ impl Caches {
     }
 
     /// Returns the nodes that may have some of these datasets cached.
-    pub(crate) fn near(&self, datasets: &BTreeSet<String>) -> Near {
-        let mut near = Near::default();
+    pub(crate) fn near(&self, datasets: &BTreeSet<String>) -> CachedDatasets {
+        let mut near = CachedDatasets::default();
         for node in datasets.iter().filter_map(|dataset| self.nodes_of.get(dataset)).flatten() {
             *near.0.entry(*node).or_insert(0) += 1;
         }
@@ -73,9 +73,9 @@ impl Caches {
 
 /// How many of a job's datasets each node may have cached; nodes with none are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Near(BTreeMap<NodeId, u32>);
+pub(crate) struct CachedDatasets(BTreeMap<NodeId, u32>);
 
-impl Near {
+impl CachedDatasets {
     pub(crate) fn is_nowhere(&self) -> bool {
         self.0.is_empty()
     }

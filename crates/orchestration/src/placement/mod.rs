@@ -49,7 +49,7 @@ pub(crate) use gang::Room;
 pub(crate) use gang::{check_segments, find_room, find_room_near, has_room, most_in_one, segment};
 pub(crate) use health::{RootFault, first_fault};
 pub(crate) use lead::{Lead, Leads};
-pub(crate) use locality::{Caches, Near};
+pub(crate) use locality::{CachedDatasets, Caches};
 pub(crate) use outlook::Outlook;
 pub(crate) use reservations::check_reservations;
 pub(crate) use spare_nodes::{Applicant, is_ordinary};

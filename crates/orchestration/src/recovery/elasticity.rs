@@ -23,7 +23,7 @@ use crate::claim::{Claim, ClaimReason, ClaimRight};
 use crate::cost::since_durable;
 use crate::engine::Engine;
 use crate::job::{Attempt, Job, nodes_max, stop_cost, width_of};
-use crate::pass::Beside;
+use crate::pass::StartLimits;
 use crate::placement::{self, Room};
 use crate::{Cluster, Decision, StopReason};
 
@@ -133,14 +133,14 @@ impl Engine {
         }
         // Room that other jobs claim is excluded.
         let claims = self.claims_beside(id);
-        let beside = self.beside(now, &job.applicant(), &claims, &[]);
-        let nodes = wider(&mut self.cluster, job, attempt, &beside, most)?;
+        let limits = self.limits(now, &job.applicant(), &claims, &[]);
+        let nodes = wider(&mut self.cluster, job, attempt, &limits, most)?;
         let wide = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let to = fastest(from + 1..=wide, &speed)?;
         if !self.pays(now, job, attempt, to) {
             return None;
         }
-        let nodes: Vec<NodeId> = if to == wide { nodes } else { wider(&mut self.cluster, job, attempt, &beside, to)? };
+        let nodes: Vec<NodeId> = if to == wide { nodes } else { wider(&mut self.cluster, job, attempt, &limits, to)? };
         let cost = stop_cost(now, job, attempt, &self.configuration.preemption.restart);
         let claim = Claim { nodes, victims: vec![job.id], until: now + job.spec.checkpoint.grace };
         let right = ClaimRight::Growth { from, to, speed_milli: per_mille(speed(to), speed(from)) };
@@ -169,10 +169,16 @@ impl Engine {
 
 /// Returns the nodes of the widest room, up to `most`, treating the job's own nodes as free, which they are
 /// when it restarts.
-fn wider(cluster: &mut Cluster, job: &Job, attempt: &Attempt, beside: &Beside<'_>, most: u32) -> Option<Vec<NodeId>> {
+fn wider(
+    cluster: &mut Cluster,
+    job: &Job,
+    attempt: &Attempt,
+    limits: &StartLimits<'_>,
+    most: u32,
+) -> Option<Vec<NodeId>> {
     let find = |cluster: &Cluster, nodes: u32| {
         let gang = job.spec.gang.of_nodes(NonZeroU32::new(nodes)?);
-        placement::find_room(cluster, &gang, &|node| beside.usable(node))
+        placement::find_room(cluster, &gang, &|node| limits.usable(node))
     };
     let room = cluster.with_released(&attempt.shares, |cluster| {
         let (mut least, mut most, mut best) = (width_of(attempt).get(), most, None);

@@ -227,8 +227,8 @@ impl Engine {
         }
         let claims = self.claims_beside(id);
         let applicant = Applicant { is_recovering, ..job.applicant() };
-        let beside = self.beside(now, &applicant, &claims, &[]);
-        let usable = |node: &Node| if Some(node.id) == way { 0 } else { beside.usable(node) };
+        let limits = self.limits(now, &applicant, &claims, &[]);
+        let usable = |node: &Node| if Some(node.id) == way { 0 } else { limits.usable(node) };
         let gang = gang_of(&job.spec, attempt);
         self.cluster.with_released(&attempt.shares, |cluster| placement::has_room(cluster, &gang, &usable))
     }

@@ -50,12 +50,12 @@ struct Line {
     receiver: Receiver,
     queue: SyncSender<Value>,
     stop: Sender<()>,
-    standing: Arc<Mutex<Standing>>,
+    standing: Arc<Mutex<DeliveryStatus>>,
     thread: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Standing {
+struct DeliveryStatus {
     delivered: u64,
     given_up: u64,
     waiting: u64,
@@ -73,7 +73,7 @@ impl Deliveries {
         let start = |receiver: Receiver| {
             let (queue, inbox) = sync_channel(WAITING_MAX);
             let (stop, stopped) = channel();
-            let standing = Arc::new(Mutex::new(Standing::default()));
+            let standing = Arc::new(Mutex::new(DeliveryStatus::default()));
             let mail = mail.filter(|_| matches!(receiver.way, Way::Email(_)));
             let mailer = mail.map(|server| Mailer::new(server, TRY_MAX)).transpose()?;
             let (standing_of, to) = (Arc::clone(&standing), receiver.clone());
@@ -137,7 +137,7 @@ impl Deliveries {
 }
 
 impl Line {
-    fn standing(&self) -> std::sync::MutexGuard<'_, Standing> {
+    fn standing(&self) -> std::sync::MutexGuard<'_, DeliveryStatus> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -178,7 +178,7 @@ struct Worker {
     receiver: Receiver,
     inbox: Inbox<Value>,
     stopped: Inbox<()>,
-    standing: Arc<Mutex<Standing>>,
+    standing: Arc<Mutex<DeliveryStatus>>,
     /// Sends mail, if the receiver is mailed to.
     mailer: Option<Mailer>,
     clock: fn() -> Timestamp,

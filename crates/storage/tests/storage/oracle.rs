@@ -94,8 +94,8 @@ impl Oracle {
     }
 }
 
-/// One course of training over a folder.
-struct Course<'a> {
+/// One history of training over a folder.
+struct History<'a> {
     path: &'a Path,
     draw: Draw,
     oracle: Oracle,
@@ -112,7 +112,7 @@ struct Writer {
     loaded: Option<usize>,
 }
 
-impl Course<'_> {
+impl History<'_> {
     fn open(&mut self, hook: Option<DiskHook>) -> Option<&mut Writer> {
         let keep = 1 + self.draw.index(3);
         self.writer = None;
@@ -315,10 +315,11 @@ fn the_newest_good_save_of_the_current_branch_is_always_there_and_nothing_else_i
     for seed in 0..SEEDS {
         let folder = if place.is_dir() { tempfile::tempdir_in(place) } else { tempfile::tempdir() }.unwrap();
         let log = vec![format!("seed {seed}")];
-        let mut course = Course { path: folder.path(), draw: Draw(seed), oracle: Oracle::default(), writer: None, log };
+        let mut history =
+            History { path: folder.path(), draw: Draw(seed), oracle: Oracle::default(), writer: None, log };
         for _ in 0..ACTS {
-            course.act();
-            course.check();
+            history.act();
+            history.check();
         }
     }
 }

@@ -15,7 +15,7 @@ use super::{Error, Offline, Sequence};
 
 /// What was found beside the database.
 #[derive(Debug)]
-pub struct Beside {
+pub struct Remains {
     /// The last record in the archive without a gap from the first.
     pub archived: Sequence,
     /// The newest sound snapshot, if it covers more than the archive: its last record, and the state.
@@ -24,7 +24,7 @@ pub struct Beside {
     pub before: Option<PathBuf>,
 }
 
-impl Beside {
+impl Remains {
     /// Returns the record after which the journal continues.
     #[must_use]
     pub fn last(&self) -> Sequence {
@@ -39,7 +39,7 @@ impl Offline {
     /// # Errors
     /// [`Error::InUse`]; [`Error::History`] or [`Error::Folder`] if there is neither archive nor snapshot, or
     /// on an I/O error. Nothing has been changed then.
-    pub(crate) fn begin_anew(folder: &Path) -> Result<(Offline, Beside), Error> {
+    pub(crate) fn begin_anew(folder: &Path) -> Result<(Offline, Remains), Error> {
         let offline = Offline::hold(HeldFolder::hold(folder)?);
         let database = folder.join(DATABASE);
         let (archive, snapshots) = (Archive::of(&database), Snapshots::of(&database));
@@ -54,7 +54,7 @@ impl Offline {
         let before = put_aside(folder).map_err(|source| Error::Folder { path: database.clone(), source })?;
         publish(&aside, &database, folder).map_err(|source| Error::Folder { path: aside, source })?;
         let snapshot = newest.map(|(head, body)| (head.sequence, body));
-        Ok((offline, Beside { archived: archived.sequence, snapshot, before }))
+        Ok((offline, Remains { archived: archived.sequence, snapshot, before }))
     }
 }
 

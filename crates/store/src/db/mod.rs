@@ -40,7 +40,7 @@ mod snapshots;
 mod tests;
 mod verdict;
 
-pub use anew::Beside;
+pub use anew::Remains;
 pub use archive::HISTORY;
 pub use compaction::{ArchiveOrder, Archived, Examination, Room, SnapshotOrder};
 pub use copy::{CopyInfo, copy, given_out, is_beside, raise_given_out, verify};

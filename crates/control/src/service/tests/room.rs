@@ -50,7 +50,7 @@ fn history(world: &mut World) -> Vec<Record> {
 #[test]
 fn a_journal_that_is_nearly_full_refuses_new_jobs_only_until_it_is_compacted() {
     let mut world = small();
-    world.is_keeper_away = true;
+    world.is_housekeeper_away = true;
     let (taken, refusal) = fill(&mut world);
     assert!(matches!(refusal, Error::JournalFull { max: Bytes(0x0040_0000), .. }), "{refusal:?}");
     let unwell = health(&mut world);
@@ -59,7 +59,7 @@ fn a_journal_that_is_nearly_full_refuses_new_jobs_only_until_it_is_compacted() {
     assert!(unwell.journal_bytes * 100 > unwell.journal_bytes_max * 80, "{} bytes", unwell.journal_bytes);
     assert_eq!(world.cancel(taken[1]).map(|answer| answer.state), Ok(JobState::Cancelled), "that has its room");
     let before = history(&mut world);
-    world.is_keeper_away = false;
+    world.is_housekeeper_away = false;
     world.pass_slowly(5 * SECOND);
     assert_eq!((health(&mut world).status.as_str(), world.actor().journal.poison()), ("ok", None));
     let next = submit(&mut world).expect("there is room again");
@@ -82,7 +82,7 @@ fn what_is_reserved_is_there_for_reports_ends_and_cancels() {
     let now = world.now;
     let mut supervisor = Supervisor::new(&world.launch()[0], now);
     supervisor.runs(now).tell(&mut world);
-    world.is_keeper_away = true;
+    world.is_housekeeper_away = true;
     let (taken, refusal) = fill(&mut world);
     assert!(matches!(refusal, Error::JournalFull { .. }), "{refusal:?}");
     let now = world.now;
@@ -99,7 +99,7 @@ fn what_is_reserved_is_there_for_reports_ends_and_cancels() {
 #[test]
 fn a_journal_that_failed_because_it_is_full_is_compacted_and_heals() {
     let mut world = small();
-    world.is_keeper_away = true;
+    world.is_housekeeper_away = true;
     let job = world.submit(spec("a", 1, 1));
     let now = world.now;
     let mut supervisor = Supervisor::new(&world.launch()[0], now);
@@ -142,14 +142,14 @@ fn names(world: &World, folder: &str) -> Vec<String> {
 #[test]
 fn a_snapshot_is_written_while_requests_are_answered() {
     let mut world = small();
-    world.is_keeper_away = true;
+    world.is_housekeeper_away = true;
     for _ in 0..10 {
         submit(&mut world).expect("there is room");
     }
     assert_eq!(names(&world, "snapshots"), [""; 0], "it is on its way");
     let taken = submit(&mut world).expect("and nobody waits for it");
     let state = world.state();
-    world.is_keeper_away = false;
+    world.is_housekeeper_away = false;
     world.pass(SECOND);
     assert!(!names(&world, "snapshots").is_empty());
     world.crash_and_restart();
@@ -157,7 +157,7 @@ fn a_snapshot_is_written_while_requests_are_answered() {
     assert!(!world.show(taken).state.is_final());
 }
 
-/// Tests a keeper that works, and one whose disk hangs.
+/// Tests a housekeeper that works, and one whose disk hangs.
 #[test]
 fn a_stop_leaves_a_snapshot_and_waits_for_it_no_longer_than_it_may() {
     for hangs in [false, true] {
@@ -165,18 +165,17 @@ fn a_stop_leaves_a_snapshot_and_waits_for_it_no_longer_than_it_may() {
         submit(&mut world).expect("there is room");
         let (chores, taken) = std::sync::mpsc::sync_channel(1);
         let (service, requests) = std::sync::mpsc::sync_channel(4);
-        let keeper =
-            std::thread::spawn(
-                move || if hangs { drop(taken.recv()) } else { super::super::keeper::run(&taken, &service) },
-            );
+        let housekeeper = std::thread::spawn(move || {
+            if hangs { drop(taken.recv()) } else { super::super::housekeeping::run(&taken, &service) }
+        });
         let actor = world.actor();
-        actor.keeping = super::super::keeper::Keeping::new(chores);
+        actor.housekeeping = super::super::housekeeping::Housekeeping::new(chores);
         actor.leave_snapshot(&requests, if hangs { Duration::from_millis(20) } else { Duration::from_secs(60) });
         let state = world.state();
         assert_eq!(names(&world, "snapshots").is_empty(), hangs);
         world.crash_and_restart();
         assert_eq!(world.state(), state, "without one the records say the same");
-        keeper.join().expect("no panic");
+        housekeeper.join().expect("no panic");
     }
 }
 

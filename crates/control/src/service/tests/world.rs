@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use super::super::actor::Actor;
 use super::super::handle::{DrainWish, Reply, Request};
-use super::super::keeper::{self, CHORES_MAX, Chore};
+use super::super::housekeeping::{self, CHORES_MAX, Chore};
 use super::super::launch::{LAUNCHES_MAX, LaunchOutcome};
 use super::super::looks::{LOOKS_MAX, Look, carry_out};
 use super::super::{Error, Options, StartError, SurveyOptions, Timing};
@@ -86,8 +86,8 @@ pub(super) struct World {
     pub(super) sharing: Configuration,
     pub(super) journal: db::Options,
     pub(super) now: Timestamp,
-    /// If set, the journal's keeper does nothing for now.
-    pub(super) is_keeper_away: bool,
+    /// If set, the journal's housekeeper does nothing for now.
+    pub(super) is_housekeeper_away: bool,
     /// None while the control plane is down.
     actor: Option<Actor>,
     gangs: Receiver<Vec<SupervisorSpec>>,
@@ -175,7 +175,7 @@ impl World {
             sharing: Configuration::default(),
             journal,
             now: Timestamp::from_unix_nanos(1_700_000_000_000_000_000),
-            is_keeper_away: false,
+            is_housekeeper_away: false,
             actor: None,
             gangs,
             looks,
@@ -209,8 +209,8 @@ impl World {
     pub(super) fn open(&mut self) -> Result<(), StartError> {
         let (launches, gangs) = sync_channel(LAUNCHES_MAX);
         let (looking, looks) = sync_channel(LOOKS_MAX);
-        let (keeping, chores) = sync_channel(CHORES_MAX);
-        let actor = Actor::open(self.options(), (launches, looking, keeping), self.now)?;
+        let (housekeeping, chores) = sync_channel(CHORES_MAX);
+        let actor = Actor::open(self.options(), (launches, looking, housekeeping), self.now)?;
         (self.actor, self.gangs, self.looks, self.chores) = (Some(actor), gangs, looks, chores);
         Ok(())
     }
@@ -225,8 +225,8 @@ impl World {
                 self.actor().turn(now, [found].into_iter());
             }
         }
-        while let Some(chore) = (!self.is_keeper_away).then(|| self.chores.try_recv().ok()).flatten() {
-            self.actor().turn(now, [keeper::carry_out(chore)].into_iter());
+        while let Some(chore) = (!self.is_housekeeper_away).then(|| self.chores.try_recv().ok()).flatten() {
+            self.actor().turn(now, [housekeeping::carry_out(chore)].into_iter());
         }
     }
 
@@ -279,7 +279,7 @@ impl World {
             copy_files(&self.folder.path().join(beside), &folder.path().join(beside));
         }
         let (machines, nodes, sharing) = (Arc::clone(&self.machines), self.nodes.clone(), self.sharing.clone());
-        let (survey, journal, now, is_keeper_away, actor) = (self.survey, self.journal, self.now, false, None);
+        let (survey, journal, now, is_housekeeper_away, actor) = (self.survey, self.journal, self.now, false, None);
         let courier = self.courier.clone();
         World {
             folder,
@@ -290,7 +290,7 @@ impl World {
             sharing,
             journal,
             now,
-            is_keeper_away,
+            is_housekeeper_away,
             actor,
             gangs,
             looks,

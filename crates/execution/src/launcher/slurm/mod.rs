@@ -22,7 +22,7 @@ pub mod private;
 mod probes;
 mod record;
 mod script;
-mod sight;
+mod snapshot;
 mod topology;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +46,7 @@ use jobs::{SlurmJob, Stage};
 use probes::{Probes, Verdict};
 use record::Record;
 use script::{STEP_END_FILE, Slice, gang_folder, step_name};
-use sight::{Sight, default_partition};
+use snapshot::{Snapshot, default_partition};
 
 /// Results of a query older than this say nothing about the present.
 const SIGHT_AGE_MAX: Duration = Duration::from_secs(10);
@@ -94,7 +94,7 @@ struct State {
     /// Slurm's default partition, once it is known.
     default_partition: Option<String>,
     /// Result of the last query.
-    sight: Option<Sight>,
+    snapshot: Option<Snapshot>,
     /// Whether queried nodes respond.
     probes: Probes,
     /// Time when each gang was submitted by this process, or first seen pending, by its folder.
@@ -118,15 +118,15 @@ impl SlurmLauncher {
     }
 
     /// Queries Slurm's nodes and jobs.
-    fn look(&self) -> Result<Sight, LaunchError> {
+    fn look(&self) -> Result<Snapshot, LaunchError> {
         let known = self.options.job.partition.clone().or_else(|| self.state().default_partition.clone());
         let partition = match known {
             Some(partition) => partition,
             None => default_partition(&self.programs)?,
         };
-        let sight = Sight::take(&self.programs, &partition)?;
+        let snapshot = Snapshot::take(&self.programs, &partition)?;
         self.state().default_partition = Some(partition);
-        Ok(sight)
+        Ok(snapshot)
     }
 
     /// Submits a gang unless it is in Slurm already.
@@ -136,16 +136,16 @@ impl SlurmLauncher {
         if self.is_submitted(&folder)? {
             return Ok(());
         }
-        let sight = match self.state().sight.clone() {
-            Some(sight) => sight,
+        let snapshot = match self.state().snapshot.clone() {
+            Some(snapshot) => snapshot,
             None => self.look()?,
         };
         for spec in gang {
             // A control plane that hasn't seen the nodes yet knows only their names.
-            let address = sight.node(&spec.node).map_or_else(|| spec.address.clone(), |node| node.address.clone());
+            let address = snapshot.node(&spec.node).map_or_else(|| spec.address.clone(), |node| node.address.clone());
             write_spec(&SupervisorSpec { keeps_visible_devices: true, address, ..spec.clone() })?;
         }
-        let nodes: Vec<_> = gang.iter().filter_map(|spec| sight.node(&spec.node)).collect();
+        let nodes: Vec<_> = gang.iter().filter_map(|spec| snapshot.node(&spec.node)).collect();
         let slice = Slice::of(gang, &nodes);
         let path = record::write_script(&folder, &script::script(gang, &slice, &self.options.program, None))?;
         let mut arguments = script::sbatch(gang, &slice, &self.options.job, &folder);
@@ -165,70 +165,70 @@ impl SlurmLauncher {
         if !record::is_announced(folder) {
             return Ok(false);
         }
-        let sight = self.look()?;
-        match sight.job_of(folder, None) {
+        let snapshot = self.look()?;
+        match snapshot.job_of(folder, None) {
             Some(job) => Record { job: job.id }.write(folder).map(|()| true),
             None => Ok(false),
         }
     }
 
     /// Returns the state of a share's job at the last query, if that is recent enough.
-    fn seen(&self, share: &Path) -> Result<Seen, LaunchError> {
+    fn seen(&self, share: &Path) -> Result<GangState, LaunchError> {
         let folder = &job_folder(share);
         let record = Record::read(folder)?;
         let state = self.state();
-        let sight = state.sight.as_ref().filter(|sight| sight.at.elapsed() <= SIGHT_AGE_MAX);
+        let snapshot = state.snapshot.as_ref().filter(|snapshot| snapshot.at.elapsed() <= SIGHT_AGE_MAX);
         let silent =
             || LaunchError::Unavailable { system: SLURM, message: "it has said nothing for a while".to_owned() };
-        let sight = sight.ok_or_else(silent)?;
+        let snapshot = snapshot.ok_or_else(silent)?;
         let submitted_at = state.waiting_since.get(folder).copied();
-        if submitted_at.is_some_and(|at| at >= sight.at) {
-            return Ok(Seen::TooNew);
+        if submitted_at.is_some_and(|at| at >= snapshot.at) {
+            return Ok(GangState::TooNew);
         }
-        let job = sight.job_of(folder, record.as_ref().map(|record| record.job)).cloned();
+        let job = snapshot.job_of(folder, record.as_ref().map(|record| record.job)).cloned();
         Ok(match job {
             Some(job) if job.stage != Stage::Over => {
                 // The shell that records a step's end may be lost with the gang's first node.
-                let is_unlisted = sight.lacks_step(job.id, &step_name(share));
-                let has_begun = began_before(share, sight.at)
+                let is_unlisted = snapshot.lacks_step(job.id, &step_name(share));
+                let has_begun = began_before(share, snapshot.at)
                     || is_in_pool(share) && submitted_at.is_some_and(|at| at.elapsed() > pool::STEP_START_MAX);
                 match has_ended(share) {
-                    false if is_in_pool(share) && is_unlisted && !has_begun => Seen::TooNew,
-                    has_ended => Seen::Job { job, is_over: has_ended || is_unlisted && has_begun },
+                    false if is_in_pool(share) && is_unlisted && !has_begun => GangState::TooNew,
+                    has_ended => GangState::Job { job, is_over: has_ended || is_unlisted && has_begun },
                 }
             }
-            _ => Seen::Nothing,
+            _ => GangState::Nothing,
         })
     }
 
     /// Returns the job of a share if the share still has a process there.
-    fn job_of_share<'a>(sight: &'a Sight, share: &Path) -> Option<&'a SlurmJob> {
+    fn job_of_share<'a>(snapshot: &'a Snapshot, share: &Path) -> Option<&'a SlurmJob> {
         let folder = job_folder(share);
         // An unreadable record is met again where its error is reported.
         let record = Record::read(&folder).ok().flatten().map(|record| record.job);
-        let job = sight.job_of(&folder, record).filter(|job| job.stage != Stage::Over)?;
+        let job = snapshot.job_of(&folder, record).filter(|job| job.stage != Stage::Over)?;
         let node = node_of(share);
         let is_there = is_waiting(job) || job.nodes.iter().any(|(name, _)| *name == node);
-        let is_step_there = || !is_in_pool(share) || sight.step(job.id, &step_name(share)).is_some();
+        let is_step_there = || !is_in_pool(share) || snapshot.step(job.id, &step_name(share)).is_some();
         (is_there && is_step_there()).then_some(job)
     }
 
     /// Asks Slurm to kill the shares that are to be killed and still there.
-    fn carry_out_kills(&self, sight: &Sight) -> Result<(), LaunchError> {
+    fn carry_out_kills(&self, snapshot: &Snapshot) -> Result<(), LaunchError> {
         let wanted: Vec<(PathBuf, Instant)> = {
             let mut state = self.state();
             let State { kills, probes, .. } = &mut *state;
             // While a node is unreachable nobody can tell whether a step has ended there.
             let is_left = |share: &Path| !has_ended(share) || probes.verdict(&node_of(share)) == Verdict::Unreachable;
-            kills.retain(|share, _| is_left(share) && Self::job_of_share(sight, share).is_some());
+            kills.retain(|share, _| is_left(share) && Self::job_of_share(snapshot, share).is_some());
             kills.iter().map(|(share, since)| (share.clone(), *since)).collect()
         };
         let mut ended = BTreeSet::new();
         for (share, since) in wanted {
-            let Some(job) = Self::job_of_share(sight, &share) else { continue };
-            let verdict = self.verdict(sight, &node_of(&share));
+            let Some(job) = Self::job_of_share(snapshot, &share) else { continue };
+            let verdict = self.verdict(snapshot, &node_of(&share));
             let is_deaf = verdict == Verdict::Unreachable;
-            let step = sight.step(job.id, &step_name(&share)).filter(|_| !is_deaf && !is_waiting(job));
+            let step = snapshot.step(job.id, &step_name(&share)).filter(|_| !is_deaf && !is_waiting(job));
             // In a pool, the job may have other gangs' steps too.
             let patience = if is_in_pool(&share) { PEERS_WAIT } else { STEP_KILL_WAIT };
             match step {
@@ -238,7 +238,7 @@ impl SlurmLauncher {
                 Some(step) if since.elapsed() <= patience => {
                     self.cancel(&["--signal=KILL".to_owned(), step.id.clone()])?;
                 }
-                _ if is_deaf && since.elapsed() <= PEERS_WAIT && !have_others_ended(sight, job.id, &share) => {}
+                _ if is_deaf && since.elapsed() <= PEERS_WAIT && !have_others_ended(snapshot, job.id, &share) => {}
                 _ if ended.insert(job.id) => self.end_job(job)?,
                 _ => {}
             }
@@ -247,9 +247,9 @@ impl SlurmLauncher {
     }
 
     /// Returns whether a node responds; starts a probe if that isn't known.
-    fn verdict(&self, sight: &Sight, node: &str) -> Verdict {
+    fn verdict(&self, snapshot: &Snapshot, node: &str) -> Verdict {
         let state = self.state();
-        if let Some(node) = sight.node(node) {
+        if let Some(node) = snapshot.node(node) {
             state.probes.want(node);
         }
         state.probes.verdict(node)
@@ -281,7 +281,7 @@ impl SlurmLauncher {
 }
 
 /// State of a gang in Slurm.
-enum Seen {
+enum GangState {
     /// It was submitted after the last query, or its step is about to start.
     TooNew,
     Job {
@@ -315,11 +315,13 @@ impl Launcher for SlurmLauncher {
     fn presence(&self, folder: &Path) -> Result<Presence, LaunchError> {
         let node = node_of(folder);
         let (job, is_over) = match self.seen(folder)? {
-            Seen::TooNew => (None, false),
-            Seen::Job { job, is_over } => (Some(job), is_over),
-            Seen::Nothing if was_unable(folder) => return Ok(Presence::Unable { why: last_words(folder) }),
-            Seen::Nothing if has_ended(folder) || folder.join(IDENTITY_FILE).exists() => return Ok(Presence::Gone),
-            Seen::Nothing => return Ok(Presence::Withdrawn),
+            GangState::TooNew => (None, false),
+            GangState::Job { job, is_over } => (Some(job), is_over),
+            GangState::Nothing if was_unable(folder) => return Ok(Presence::Unable { why: last_words(folder) }),
+            GangState::Nothing if has_ended(folder) || folder.join(IDENTITY_FILE).exists() => {
+                return Ok(Presence::Gone);
+            }
+            GangState::Nothing => return Ok(Presence::Withdrawn),
         };
         if is_over && was_unable(folder) {
             return Ok(Presence::Unable { why: last_words(folder) });
@@ -337,7 +339,7 @@ impl Launcher for SlurmLauncher {
         }
         // A step without a recorded end may have ended alone or with its node, which then must not be used
         // again.
-        if let Some(node) = state.sight.as_ref().and_then(|sight| sight.node(&node)) {
+        if let Some(node) = state.snapshot.as_ref().and_then(|snapshot| snapshot.node(&node)) {
             state.probes.want(node);
         }
         Ok(match state.probes.verdict(&node) {
@@ -350,12 +352,12 @@ impl Launcher for SlurmLauncher {
     fn kill(&self, folder: &Path) -> Result<(), LaunchError> {
         let node = node_of(folder);
         let is_there = match self.seen(folder)? {
-            Seen::TooNew => true,
-            Seen::Job { job, .. } if is_waiting(&job) => true,
-            Seen::Job { job, is_over } => {
+            GangState::TooNew => true,
+            GangState::Job { job, .. } if is_waiting(&job) => true,
+            GangState::Job { job, is_over } => {
                 (!is_over || self.is_deaf(&node)) && job.nodes.iter().any(|(name, _)| *name == node)
             }
-            Seen::Nothing => false,
+            GangState::Nothing => false,
         };
         if !is_there {
             return Ok(());
@@ -376,27 +378,28 @@ impl Launcher for SlurmLauncher {
     }
 
     fn survey(&self) -> Result<Option<Vec<SurveyedNode>>, LaunchError> {
-        let sight = self.look()?;
-        let are_steps_needed = pool::has_holders(&self.options, &sight) || !self.state().kills.is_empty();
-        let sight = if are_steps_needed { sight.with_steps(&self.programs)? } else { sight };
+        let snapshot = self.look()?;
+        let are_steps_needed = pool::has_holders(&self.options, &snapshot) || !self.state().kills.is_empty();
+        let snapshot = if are_steps_needed { snapshot.with_steps(&self.programs)? } else { snapshot };
         let nodes = {
             let mut state = self.state();
             // The holding job of a node that was lost is dead, though Slurm may not say so yet.
-            let is_held = |node: &str| self.options.allocation.is_pool() && pool::is_held(&self.options, &sight, node);
-            state.probes.revisit(&sight, |node| !sight.is_leaving(node) && !is_held(node));
-            let nodes = sight.surveyed(&self.options, &state.probes);
+            let is_held =
+                |node: &str| self.options.allocation.is_pool() && pool::is_held(&self.options, &snapshot, node);
+            state.probes.revisit(&snapshot, |node| !snapshot.is_leaving(node) && !is_held(node));
+            let nodes = snapshot.surveyed(&self.options, &state.probes);
             let may_start = |folder: &Path, at: &Instant| is_in_pool(folder) && at.elapsed() < pool::STEP_START_MAX * 2;
             let waits = |folder: &Path, at: &Instant| {
-                *at >= sight.at || may_start(folder, at) || sight.job_of(folder, None).is_some()
+                *at >= snapshot.at || may_start(folder, at) || snapshot.job_of(folder, None).is_some()
             };
             state.waiting_since.retain(|folder, at| waits(folder, at));
-            state.sight = Some(sight.clone());
+            state.snapshot = Some(snapshot.clone());
             nodes
         };
-        self.carry_out_kills(&sight)?;
+        self.carry_out_kills(&snapshot)?;
         match self.options.allocation {
-            Allocation::Pool { nodes } => self.hold(&sight, nodes)?,
-            Allocation::Job => self.release(&sight)?,
+            Allocation::Pool { nodes } => self.hold(&snapshot, nodes)?,
+            Allocation::Job => self.release(&snapshot)?,
         }
         Ok(Some(nodes))
     }
@@ -438,10 +441,10 @@ fn began_before(share: &Path, look: Instant) -> bool {
 
 /// Reports whether the supervisors of all other shares of a gang have reported their end, or are gone without
 /// doing so.
-fn have_others_ended(sight: &Sight, job: u64, share: &Path) -> bool {
+fn have_others_ended(snapshot: &Snapshot, job: u64, share: &Path) -> bool {
     let shares = std::fs::read_dir(gang_folder(share)).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut others = shares.filter(|path| path != share && path.is_dir());
-    let is_gone = |other: &Path| has_ended(other) || sight.lacks_step(job, &step_name(other));
+    let is_gone = |other: &Path| has_ended(other) || snapshot.lacks_step(job, &step_name(other));
     others.all(|other| other.join(FINAL_REPORT_FILE).exists() || is_gone(&other))
 }
 

@@ -14,7 +14,7 @@ use super::jobs::{SlurmJob, Stage};
 use super::nodes::SlurmNode;
 use super::record::{self, Record};
 use super::script::{self, STEP_PREFIX, Slice};
-use super::sight::Sight;
+use super::snapshot::Snapshot;
 use super::{SLURM, SlurmLauncher, SlurmOptions};
 use crate::launcher::spec::{failed, write_spec};
 use crate::launcher::{LaunchError, Openness};
@@ -57,18 +57,18 @@ fn is_holder(options: &SlurmOptions, job: &SlurmJob) -> bool {
 }
 
 /// Reports whether nodes are held for a pool.
-pub(super) fn has_holders(options: &SlurmOptions, sight: &Sight) -> bool {
-    sight.live_jobs().any(|job| is_holder(options, job))
+pub(super) fn has_holders(options: &SlurmOptions, snapshot: &Snapshot) -> bool {
+    snapshot.live_jobs().any(|job| is_holder(options, job))
 }
 
 /// Reports whether a job of the pool is on a node, or about to be.
-pub(super) fn is_held(options: &SlurmOptions, sight: &Sight, node: &str) -> bool {
-    sight.job_of(&comment(options, node), None).is_some()
+pub(super) fn is_held(options: &SlurmOptions, snapshot: &Snapshot, node: &str) -> bool {
+    snapshot.job_of(&comment(options, node), None).is_some()
 }
 
 /// Returns whether gangs may start on a node of a pool that is open in Slurm.
-pub(super) fn openness(options: &SlurmOptions, sight: &Sight, node: &str) -> Openness {
-    let because = match sight.job_of(&comment(options, node), None) {
+pub(super) fn openness(options: &SlurmOptions, snapshot: &Snapshot, node: &str) -> Openness {
+    let because = match snapshot.job_of(&comment(options, node), None) {
         Some(job) if job.stage == Stage::Holding => return Openness::Open,
         Some(job) if job.stage == Stage::Completing => "the pool's job on it is ending".to_owned(),
         Some(job) => format!("the pool's job on it is in Slurm's queue: {}", job.reason),
@@ -80,9 +80,9 @@ pub(super) fn openness(options: &SlurmOptions, sight: &Sight, node: &str) -> Ope
 impl SlurmLauncher {
     /// Requests the nodes that the pool lacks, and releases those that are unreachable: the control plane
     /// treats what runs on them as dead, and Slurm then makes sure that it is.
-    pub(super) fn hold(&self, sight: &Sight, limit: Option<u32>) -> Result<(), LaunchError> {
-        let held = |node: &&SlurmNode| sight.job_of(&comment(&self.options, &node.name), None);
-        let (with, mut without): (Vec<&SlurmNode>, Vec<_>) = sight.nodes().partition(|node| held(node).is_some());
+    pub(super) fn hold(&self, snapshot: &Snapshot, limit: Option<u32>) -> Result<(), LaunchError> {
+        let held = |node: &&SlurmNode| snapshot.job_of(&comment(&self.options, &node.name), None);
+        let (with, mut without): (Vec<&SlurmNode>, Vec<_>) = snapshot.nodes().partition(|node| held(node).is_some());
         for job in with.iter().filter(|node| self.is_deaf(&node.name)).filter_map(held) {
             if job.stage == Stage::Holding {
                 self.end_job(job)?;
@@ -94,7 +94,7 @@ impl SlurmLauncher {
         without.sort_by_key(|node| node.cpus_used);
         for node in without.into_iter().take(limit.saturating_sub(with.len())) {
             let asked_at = self.state().held_at.get(&node.name).copied();
-            if asked_at.is_some_and(|at| at >= sight.at || at.elapsed() < HOLD_AGAIN_AFTER) {
+            if asked_at.is_some_and(|at| at >= snapshot.at || at.elapsed() < HOLD_AGAIN_AFTER) {
                 continue;
             }
             self.state().held_at.insert(node.name.clone(), Instant::now());
@@ -129,10 +129,10 @@ impl SlurmLauncher {
     }
 
     /// Releases idle nodes that an earlier control plane held.
-    pub(super) fn release(&self, sight: &Sight) -> Result<(), LaunchError> {
+    pub(super) fn release(&self, snapshot: &Snapshot) -> Result<(), LaunchError> {
         let is_left = |job: &&SlurmJob| is_holder(&self.options, job) && job.stage != Stage::Completing;
-        let is_idle = |job: &&SlurmJob| !sight.steps_of(job.id).any(|step| step.name.starts_with(STEP_PREFIX));
-        sight.live_jobs().filter(is_left).filter(is_idle).try_for_each(|job| self.end_job(job))
+        let is_idle = |job: &&SlurmJob| !snapshot.steps_of(job.id).any(|step| step.name.starts_with(STEP_PREFIX));
+        snapshot.live_jobs().filter(is_left).filter(is_idle).try_for_each(|job| self.end_job(job))
     }
 
     /// Starts the supervisor of a share as a step of the job that holds its node. `srun` runs independently:
@@ -141,12 +141,12 @@ impl SlurmLauncher {
         if record::is_announced(&spec.folder) {
             return Ok(());
         }
-        let sight = match self.state().sight.clone() {
-            Some(sight) => sight,
+        let snapshot = match self.state().snapshot.clone() {
+            Some(snapshot) => snapshot,
             None => self.look()?,
         };
-        let holder = sight.job_of(&comment(&self.options, &spec.node), None);
-        let held = sight.node(&spec.node).zip(holder.filter(|job| job.stage == Stage::Holding));
+        let holder = snapshot.job_of(&comment(&self.options, &spec.node), None);
+        let held = snapshot.node(&spec.node).zip(holder.filter(|job| job.stage == Stage::Holding));
         let message = || format!("the pool doesn't hold {} now", spec.node);
         let (node, job) = held.ok_or_else(|| LaunchError::Unavailable { system: SLURM, message: message() })?;
         write_spec(&SupervisorSpec { keeps_visible_devices: false, address: node.address.clone(), ..spec.clone() })?;

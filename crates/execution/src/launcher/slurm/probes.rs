@@ -9,7 +9,7 @@ use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
 use super::nodes::SlurmNode;
-use super::sight::Sight;
+use super::snapshot::Snapshot;
 
 /// Maximum time for a node's slurmd to accept a connection.
 const WAIT_MAX: Duration = Duration::from_millis(800);
@@ -72,7 +72,7 @@ impl Probes {
 
     /// Probes unreachable nodes again, the longest unprobed first. A node that responds stays unreachable
     /// until it is settled: the processes that were killed there meanwhile, or died with it, are gone.
-    pub(super) fn revisit(&self, sight: &Sight, is_settled: impl Fn(&str) -> bool) {
+    pub(super) fn revisit(&self, snapshot: &Snapshot, is_settled: impl Fn(&str) -> bool) {
         let mut silent: Vec<(Option<Instant>, String)> = {
             let mut nodes = self.nodes();
             let is_kept =
@@ -86,7 +86,7 @@ impl Probes {
         };
         silent.sort();
         for (_, name) in silent {
-            if let Some(node) = sight.node(&name) {
+            if let Some(node) = snapshot.node(&name) {
                 self.ask(node, is_settled(&name));
             }
         }

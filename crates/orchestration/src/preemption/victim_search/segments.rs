@@ -28,7 +28,7 @@ pub(super) fn find(problem: &Problem, count: u32) -> Result<Victims, NoVictims> 
     outer.dedup();
     let (mut sets, mut states, mut refusals) = (Vec::new(), 0, Vec::new());
     for outer in outer {
-        match Course::new(problem, outer).run(count) {
+        match SegmentSearch::new(problem, outer).run(count) {
             Ok((set, searched)) => {
                 sets.push(set);
                 states += searched;
@@ -59,7 +59,7 @@ fn worst_of(refusals: &[NoVictims]) -> NoVictims {
 }
 
 /// The search for one segment after another in one wider domain.
-struct Course<'a> {
+struct SegmentSearch<'a> {
     whole: &'a Problem,
     outer: usize,
     /// The remaining problem: domains without the nodes taken, bounds less what was already taken.
@@ -69,7 +69,7 @@ struct Course<'a> {
     chosen: Vec<usize>,
 }
 
-impl<'a> Course<'a> {
+impl<'a> SegmentSearch<'a> {
     fn new(whole: &'a Problem, outer: usize) -> Self {
         let mut left = Problem::new(whole.wanted, whole.queues.clone());
         left.domains = whole.domains.clone();
@@ -81,7 +81,7 @@ impl<'a> Course<'a> {
         }
         let offers = (0..whole.offers.len()).collect();
         (left.offers, left.freed) = (whole.offers.clone(), whole.freed.clone());
-        Course { whole, outer, left, offers, chosen: Vec::new() }
+        SegmentSearch { whole, outer, left, offers, chosen: Vec::new() }
     }
 
     /// Returns the victims for this many segments, and the number of states searched.

@@ -1,4 +1,4 @@
-//! The keepers of a node, as child processes of the supervisor.
+//! The shims of a node, as child processes of the supervisor.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,12 +13,12 @@ use tokio::sync::mpsc::Sender;
 use super::clearing::left_behind;
 use super::environment::Environment;
 use super::input::{Input, Kept};
-use crate::keeper::{KEEPER_LINE_BYTES_MAX, KeeperCommand, KeeperEvent, RankEnd, THIS_PROGRAM, exit_record};
 use crate::process::kill_all;
 use crate::protocol::SupervisorSpec;
+use crate::shim::{RankEnd, SHIM_LINE_BYTES_MAX, ShimCommand, ShimEvent, THIS_PROGRAM, exit_record};
 
-/// The running keepers.
-pub(super) struct Keepers {
+/// The running shims.
+pub(super) struct Shims {
     spec: Arc<SupervisorSpec>,
     inputs: Sender<Input>,
     lifelines: BTreeMap<Kept, Lifeline>,
@@ -26,17 +26,17 @@ pub(super) struct Keepers {
 
 struct Lifeline {
     pid: u32,
-    /// Closing it kills the rank, so it stays open as long as the keeper may live.
+    /// Closing it kills the rank, so it stays open as long as the shim may live.
     stdin: ChildStdin,
 }
 
-impl Keepers {
-    /// Starts without keepers. Their events are sent to `inputs`.
+impl Shims {
+    /// Starts without shims. Their events are sent to `inputs`.
     pub(super) fn new(spec: Arc<SupervisorSpec>, inputs: Sender<Input>) -> Self {
-        Keepers { spec, inputs, lifelines: BTreeMap::new() }
+        Shims { spec, inputs, lifelines: BTreeMap::new() }
     }
 
-    /// Starts a keeper that runs the shell command with exactly this environment in the job's folder.
+    /// Starts a shim that runs the shell command with exactly this environment in the job's folder.
     pub(super) fn start(&mut self, kept: Kept, shell_command: &str, environment: &Environment) -> io::Result<()> {
         let (log, record) = match kept {
             Kept::Setup => ("setup.log".to_owned(), "setup.exit".to_owned()),
@@ -51,7 +51,7 @@ impl Keepers {
         command.arg("--log-bytes-max").arg(self.spec.log_bytes_max.to_string());
         command.arg("--").args(["sh", "-c", shell_command]);
         command.env_clear().envs(environment).current_dir(&self.spec.workdir);
-        // A keeper's own messages go to the supervisor's log.
+        // A shim's own messages go to the supervisor's log.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn()?;
         if let (Some(pid), Some(stdin), Some(stdout)) = (child.id(), child.stdin.take(), child.stdout.take()) {
@@ -66,19 +66,19 @@ impl Keepers {
         self.spec.folder.join("logs")
     }
 
-    /// Sends a command to a keeper; does nothing if it is gone.
-    pub(super) async fn tell(&mut self, kept: Kept, command: KeeperCommand) {
+    /// Sends a command to a shim; does nothing if it is gone.
+    pub(super) async fn tell(&mut self, kept: Kept, command: ShimCommand) {
         if let Some(lifeline) = self.lifelines.get_mut(&kept) {
             let _ = lifeline.stdin.write_all(command.line().as_bytes()).await;
         }
     }
 
-    /// Forgets a keeper that is gone.
+    /// Forgets a shim that is gone.
     pub(super) fn forget(&mut self, kept: Kept) {
         self.lifelines.remove(&kept);
     }
 
-    /// Kills the processes that dead keepers left behind; the supervisor has adopted them. Their exit is
+    /// Kills the processes that dead shims left behind; the supervisor has adopted them. Their exit is
     /// waited for at the end.
     pub(super) fn kill_orphans(&self) {
         let living: Vec<u32> = self.lifelines.values().map(|lifeline| lifeline.pid).collect();
@@ -86,24 +86,24 @@ impl Keepers {
     }
 }
 
-/// Forwards a keeper's events, and then how it ended.
+/// Forwards a shim's events, and then how it ended.
 async fn listen(kept: Kept, mut child: Child, stdout: ChildStdout, inputs: Sender<Input>) {
     let mut reader = BufReader::new(stdout);
     let mut line = Vec::new();
-    let line_max = u64::try_from(KEEPER_LINE_BYTES_MAX).expect("a small constant");
+    let line_max = u64::try_from(SHIM_LINE_BYTES_MAX).expect("a small constant");
     loop {
         line.clear();
         match (&mut reader).take(line_max).read_until(b'\n', &mut line).await {
             Ok(0) | Err(_) => break,
             Ok(_) => {}
         }
-        if let Ok(event) = serde_json::from_slice::<KeeperEvent>(&line) {
-            let _ = inputs.send(Input::Keeper(kept, event)).await;
+        if let Ok(event) = serde_json::from_slice::<ShimEvent>(&line) {
+            let _ = inputs.send(Input::Shim(kept, event)).await;
         }
     }
     let end = match child.wait().await {
         Ok(status) => RankEnd::from(status),
         Err(_) => RankEnd::Exit(1),
     };
-    let _ = inputs.send(Input::KeeperGone(kept, end)).await;
+    let _ = inputs.send(Input::ShimGone(kept, end)).await;
 }

@@ -10,15 +10,15 @@ use std::time::Duration;
 use gangline_base::Timestamp;
 
 use crate::protocol::{Orders, PROTOCOL_VERSION, Rendezvous, SupervisorSpec};
-use crate::supervisor::course::{Course, Stage};
 use crate::supervisor::input::{Action, Input};
+use crate::supervisor::node_attempt::{NodeAttempt, Stage};
 
 /// The state machine; see the module.
-pub(in crate::supervisor) struct Tested(Course);
+pub(in crate::supervisor) struct Tested(NodeAttempt);
 
 impl Tested {
     pub(in crate::supervisor) fn new(spec: SupervisorSpec, offer: Option<Rendezvous>) -> Tested {
-        Tested(Course::new(Arc::new(spec), offer, at(0)))
+        Tested(NodeAttempt::new(Arc::new(spec), offer, at(0)))
     }
 
     /// Applies an input, and [`Input::Cleared`] if that is all that is waited for.
@@ -32,15 +32,15 @@ impl Tested {
 }
 
 impl Deref for Tested {
-    type Target = Course;
+    type Target = NodeAttempt;
 
-    fn deref(&self) -> &Course {
+    fn deref(&self) -> &NodeAttempt {
         &self.0
     }
 }
 
 impl DerefMut for Tested {
-    fn deref_mut(&mut self) -> &mut Course {
+    fn deref_mut(&mut self) -> &mut NodeAttempt {
         &mut self.0
     }
 }
@@ -107,7 +107,7 @@ pub(in crate::supervisor) fn at(millis: u64) -> Timestamp {
 
 /// Returns a state machine whose ranks have run since time 0.
 pub(in crate::supervisor) fn running(ranks: u32) -> Tested {
-    let mut course = Tested::new(spec(ranks, 1), Some(meeting_point()));
-    assert_eq!(course.begin(at(0)), [Action::StartRanks(meeting_point())]);
-    course
+    let mut node_attempt = Tested::new(spec(ranks, 1), Some(meeting_point()));
+    assert_eq!(node_attempt.begin(at(0)), [Action::StartRanks(meeting_point())]);
+    node_attempt
 }

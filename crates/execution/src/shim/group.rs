@@ -13,7 +13,7 @@ use rustix::process::{
 use super::RankEnd;
 use crate::process::{as_pid, descendants, kill_all, own_pid};
 
-/// How long the keeper tries to kill what a rank left behind. A process that hangs in the kernel survives any
+/// How long the shim tries to kill what a rank left behind. A process that hangs in the kernel survives any
 /// signal.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
 /// Interval between two checks of what is left. No event tells that a process which isn't a child has gone.

@@ -1,10 +1,10 @@
-//! A keeper owns one rank: its process group, all its descendants, its log, and the record of its end.
+//! A shim owns one rank: its process group, all its descendants, its log, and the record of its end.
 //!
 //! One process for each rank, without an async runtime, so that a rank's end can be cleaned up whatever
 //! happens to the supervisor. It is a *subreaper*: processes that a rank leaves behind become its children
 //! and not init's. Its standard input is the lifeline: the lines `TERM` and `KILL` signal the rank's process
 //! group, and the end of input (the supervisor died, even by kill -9) kills everything at once. Its standard
-//! output carries [`KeeperEvent`]s, one JSON line each.
+//! output carries [`ShimEvent`]s, one JSON line each.
 //!
 //! Keeps A-13 (nothing of an attempt outlives its supervisor) and A-10 (the clean-up and the drain have
 //! limits).
@@ -35,31 +35,31 @@ pub use command::{ExecError, exec_rank};
 use group::Group;
 use output::Output;
 
-/// Extension of the files in the attempt's folder that identify a rank's keeper.
-pub(crate) const KEEPER_EXTENSION: &str = "keeper";
+/// Extension of the files in the attempt's folder that identify a rank's shim.
+pub(crate) const SHIM_EXTENSION: &str = "keeper";
 
 /// Returns the file name of a rank's exit record in the attempt's folder.
 pub(crate) fn exit_record(rank: u32) -> String {
     format!("rank-{rank}.exit")
 }
 
-/// Options of a keeper.
+/// Options of a shim.
 #[derive(Clone, Debug)]
-pub struct KeeperOptions {
+pub struct ShimOptions {
     /// The log file.
     pub log: PathBuf,
     /// Size at which the log is rotated.
     pub log_bytes_max: u64,
-    /// Path of the exit record: the last [`KeeperEvent`], written durably.
+    /// Path of the exit record: the last [`ShimEvent`], written durably.
     pub record: PathBuf,
     /// The rank's command and arguments.
     pub command: Vec<String>,
 }
 
-/// An event that a keeper writes to its standard output.
+/// An event that a shim writes to its standard output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
-pub enum KeeperEvent {
+pub enum ShimEvent {
     /// The rank's main process runs.
     Started {
         /// Id of the process and of its group.
@@ -114,34 +114,34 @@ impl From<ExitStatus> for RankEnd {
     }
 }
 
-/// A supervisor's command to a keeper, one line each.
+/// A supervisor's command to a shim, one line each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeeperCommand {
+pub enum ShimCommand {
     /// Send SIGTERM to the rank's process group.
     Terminate,
     /// Send SIGKILL to everything.
     Kill,
 }
 
-impl KeeperCommand {
+impl ShimCommand {
     /// Returns the command's line.
     #[must_use]
     pub fn line(self) -> &'static str {
         match self {
-            KeeperCommand::Terminate => "TERM\n",
-            KeeperCommand::Kill => "KILL\n",
+            ShimCommand::Terminate => "TERM\n",
+            ShimCommand::Kill => "KILL\n",
         }
     }
 }
 
-/// Maximum length of a line from or to a keeper.
-pub(crate) const KEEPER_LINE_BYTES_MAX: usize = 256 << 10;
+/// Maximum length of a line from or to a shim.
+pub(crate) const SHIM_LINE_BYTES_MAX: usize = 256 << 10;
 
 /// Runs a rank to its end. Returns once all its processes are gone, or the clean-up's time is over.
 ///
 /// # Errors
-/// If the keeper itself fails; a rank that can't be started is an event and no error.
-pub fn keep_rank(options: &KeeperOptions) -> io::Result<()> {
+/// If the shim itself fails; a rank that can't be started is an event and no error.
+pub fn keep_rank(options: &ShimOptions) -> io::Result<()> {
     let clock = Clock::start();
     // A session of its own distinguishes the ranks' processes from those that the supervisor starts itself,
     // even when they are exiting and show nothing else any more. A process that leads a group already can't
@@ -152,19 +152,19 @@ pub fn keep_rank(options: &KeeperOptions) -> io::Result<()> {
         Ok(started) => started,
         Err(error) => {
             let (message, is_platforms) = (error.to_string(), is_platforms(&error));
-            return conclude(options, &KeeperEvent::NotStarted { at: nanos(clock.now()), message, is_platforms });
+            return conclude(options, &ShimEvent::NotStarted { at: nanos(clock.now()), message, is_platforms });
         }
     };
     let end = group.wait_for_main();
     let at = clock.now();
     let end = group.clean_up(end);
     let drained = output.finish();
-    let event = KeeperEvent::Ended { at: nanos(at), end, last_lines: drained.last_lines, dropped: drained.dropped };
+    let event = ShimEvent::Ended { at: nanos(at), end, last_lines: drained.last_lines, dropped: drained.dropped };
     conclude(options, &event)
 }
 
 /// Starts the rank, its log threads and its signalling: all of them, or nothing.
-fn start(options: &KeeperOptions, clock: Clock) -> io::Result<(Arc<Group>, Output)> {
+fn start(options: &ShimOptions, clock: Clock) -> io::Result<(Arc<Group>, Output)> {
     sign(&options.record)?;
     let mut spawned = command::spawn(&options.command)?;
     let pid = spawned.child.id();
@@ -175,7 +175,7 @@ fn start(options: &KeeperOptions, clock: Clock) -> io::Result<(Arc<Group>, Outpu
     let output = follow.and_then(|_| Output::start(&options.log, options.log_bytes_max, clock, (stdout, stderr)));
     match output.and_then(|output| spawned.wait_for_command().map(|()| output)) {
         Ok(output) => {
-            say(&KeeperEvent::Started { pid, at: nanos(clock.now()) });
+            say(&ShimEvent::Started { pid, at: nanos(clock.now()) });
             Ok((group, output))
         }
         Err(error) => {
@@ -191,11 +191,11 @@ fn start(options: &KeeperOptions, clock: Clock) -> io::Result<(Arc<Group>, Outpu
 /// else.
 fn sign(record: &Path) -> io::Result<()> {
     let identity = serde_json::to_vec(&Identity::own()?).expect("numbers and text are always JSON");
-    std::fs::write(record.with_extension(KEEPER_EXTENSION), identity)
+    std::fs::write(record.with_extension(SHIM_EXTENSION), identity)
 }
 
 /// Records the rank's end and reports it.
-fn conclude(options: &KeeperOptions, event: &KeeperEvent) -> io::Result<()> {
+fn conclude(options: &ShimOptions, event: &ShimEvent) -> io::Result<()> {
     let record = serde_json::to_vec(event).expect("an event of numbers and text is always JSON");
     let recorded = write_durably(&options.record, &record);
     say(event);
@@ -203,7 +203,7 @@ fn conclude(options: &KeeperOptions, event: &KeeperEvent) -> io::Result<()> {
 }
 
 /// Sends an event to the supervisor. If the supervisor is gone, the lifeline notices.
-fn say(event: &KeeperEvent) {
+fn say(event: &ShimEvent) {
     let mut line = serde_json::to_string(event).expect("an event of numbers and text is always JSON");
     line.push('\n');
     let _ = io::stdout().lock().write_all(line.as_bytes());

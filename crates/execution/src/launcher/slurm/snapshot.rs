@@ -15,7 +15,7 @@ use crate::launcher::{LaunchError, Openness, SurveyedNode, Taken};
 
 /// A snapshot of Slurm.
 #[derive(Clone, Debug)]
-pub(super) struct Sight {
+pub(super) struct Snapshot {
     /// Time before the query.
     pub(super) at: Instant,
     nodes: Vec<SlurmNode>,
@@ -33,9 +33,9 @@ pub(super) struct Step {
     pub(super) name: String,
 }
 
-impl Sight {
+impl Snapshot {
     /// Queries Slurm.
-    pub(super) fn take(programs: &Programs, partition: &str) -> Result<Sight, LaunchError> {
+    pub(super) fn take(programs: &Programs, partition: &str) -> Result<Snapshot, LaunchError> {
         let at = Instant::now();
         let nodes = match nodes::read(&programs.run("sinfo", &["--json".to_owned()])?)? {
             Some(nodes) => nodes,
@@ -46,15 +46,15 @@ impl Sight {
         };
         let nodes = in_partition(nodes, partition)?;
         let jobs = jobs::read(&programs.run("squeue", &["--json".to_owned()])?)?;
-        Ok(Sight { at, nodes, jobs, steps: None })
+        Ok(Snapshot { at, nodes, jobs, steps: None })
     }
 
     /// Queries the steps too.
-    pub(super) fn with_steps(self, programs: &Programs) -> Result<Sight, LaunchError> {
+    pub(super) fn with_steps(self, programs: &Programs) -> Result<Snapshot, LaunchError> {
         let arguments = ["--steps", "--noheader", "--format=%i|%j"].map(str::to_owned);
         let output = programs.run("squeue", &arguments)?;
         let steps = String::from_utf8_lossy(&output).lines().filter_map(read_step).collect();
-        Ok(Sight { steps: Some(steps), ..self })
+        Ok(Snapshot { steps: Some(steps), ..self })
     }
 
     /// Returns the nodes of the partition.
@@ -179,11 +179,11 @@ mod tests {
 
     #[test]
     fn a_step_is_missing_only_if_steps_were_asked_for() {
-        let not_asked = Sight { at: Instant::now(), nodes: Vec::new(), jobs: Vec::new(), steps: None };
+        let not_asked = Snapshot { at: Instant::now(), nodes: Vec::new(), jobs: Vec::new(), steps: None };
         assert!(!not_asked.lacks_step(42, "a"));
         let steps =
             ["42.0|a", "42_1.0|b", "43.batch|batch", "nonsense"].iter().filter_map(|line| read_step(line)).collect();
-        let asked = Sight { steps: Some(steps), ..not_asked };
+        let asked = Snapshot { steps: Some(steps), ..not_asked };
         assert!(!asked.lacks_step(42, "a") && !asked.lacks_step(42, "b"));
         assert!(asked.lacks_step(43, "a") && asked.lacks_step(42, "c"));
         assert_eq!((asked.steps_of(42).count(), asked.steps_of(44).count()), (2, 0));

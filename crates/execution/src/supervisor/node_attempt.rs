@@ -15,12 +15,12 @@ use super::outcome::Stop;
 use super::rank::{self, EndCause, Ending, Life, Rank};
 use super::readings::Readings;
 use super::standstill::Standstill;
-use crate::keeper::{KeeperEvent, RankEnd};
 use crate::protocol::{
     CheckpointReport, Fault, FaultCause, Marks, NodeFinding, Notice, Orders, Outcome, Rendezvous, Sample, StopOrder,
     SupervisorSpec,
 };
 use crate::rank_protocol::{CheckpointSaved, LOSS, RankMessage, RankOrder};
+use crate::shim::{RankEnd, ShimEvent};
 use crate::timeouts::Timeouts;
 use crate::trouble::Problem;
 
@@ -51,7 +51,7 @@ pub(super) enum Stage {
 }
 
 /// The state machine. `report.rs` makes reports from it.
-pub(super) struct Course {
+pub(super) struct NodeAttempt {
     pub(super) spec: Arc<SupervisorSpec>,
     pub(super) started_at: Timestamp,
     pub(super) stage: Stage,
@@ -87,8 +87,8 @@ pub(super) struct Course {
     pub(super) has_news: bool,
 }
 
-impl Course {
-    /// Creates the state machine at time `now`. Call [`Course::begin`] next.
+impl NodeAttempt {
+    /// Creates the state machine at time `now`. Call [`NodeAttempt::begin`] next.
     pub(super) fn new(spec: Arc<SupervisorSpec>, offer: Option<Rendezvous>, now: Timestamp) -> Self {
         let count = spec.ranks_per_node;
         let devices = u32::try_from(spec.devices.len()).unwrap_or(u32::MAX);
@@ -96,7 +96,7 @@ impl Course {
             let number = spec.node_rank * count + local;
             Rank::new(number, rank::devices_of_rank(devices, count, local), &spec, now)
         };
-        Course {
+        NodeAttempt {
             started_at: now,
             stage: Stage::Setup,
             ranks: (0..count).map(new_rank).collect(),
@@ -134,9 +134,9 @@ impl Course {
     pub(super) fn apply(&mut self, now: Timestamp, input: Input) -> Vec<Action> {
         self.awake(now);
         match input {
-            Input::Keeper(Kept::Setup, event) => self.setup_said(now, event),
-            Input::Keeper(Kept::Rank(local), event) => self.keeper_said(now, local, event),
-            Input::KeeperGone(kept, end) => self.keeper_gone(now, kept, end),
+            Input::Shim(Kept::Setup, event) => self.setup_said(now, event),
+            Input::Shim(Kept::Rank(local), event) => self.shim_said(now, local, event),
+            Input::ShimGone(kept, end) => self.shim_gone(now, kept, end),
             Input::Message(local, message) => self.heard(now, local, &message),
             Input::Connected(local) => self.on_rank(local, |rank| rank.connected(now)),
             Input::Disconnected(local) => self.on_rank(local, |rank| rank.connections -= 1),
@@ -242,11 +242,11 @@ impl Course {
         vec![Action::StartRanks(rendezvous)]
     }
 
-    fn setup_said(&mut self, now: Timestamp, event: KeeperEvent) -> Vec<Action> {
+    fn setup_said(&mut self, now: Timestamp, event: ShimEvent) -> Vec<Action> {
         match event {
-            KeeperEvent::Started { .. } | KeeperEvent::Alive { .. } => Vec::new(),
-            KeeperEvent::Ended { end, last_lines, .. } => self.setup_ended(now, end, last_lines),
-            KeeperEvent::NotStarted { message, is_platforms, .. } => {
+            ShimEvent::Started { .. } | ShimEvent::Alive { .. } => Vec::new(),
+            ShimEvent::Ended { end, last_lines, .. } => self.setup_ended(now, end, last_lines),
+            ShimEvent::NotStarted { message, is_platforms, .. } => {
                 self.not_started(now, Problem { message, is_platforms });
                 Vec::new()
             }
@@ -271,38 +271,38 @@ impl Course {
         Vec::new()
     }
 
-    fn keeper_said(&mut self, now: Timestamp, local: u32, event: KeeperEvent) -> Vec<Action> {
+    fn shim_said(&mut self, now: Timestamp, local: u32, event: ShimEvent) -> Vec<Action> {
         let Some(rank) = self.rank_mut(local).filter(|rank| rank.is_kept()) else {
             return Vec::new();
         };
         let time = |at: u64| Timestamp::from_unix_nanos(at).min(now);
         match event {
-            KeeperEvent::Started { pid, at } => {
+            ShimEvent::Started { pid, at } => {
                 rank.pid = Some(pid);
                 rank.clock.process_started(time(at));
                 rank.moved(time(at));
                 self.has_news = true;
                 Vec::new()
             }
-            KeeperEvent::Alive { at } => {
+            ShimEvent::Alive { at } => {
                 rank.moved(time(at));
                 Vec::new()
             }
-            KeeperEvent::Ended { at, end, last_lines, dropped } => {
+            ShimEvent::Ended { at, end, last_lines, dropped } => {
                 rank.dropped += dropped;
                 let cause = EndCause::Process(end);
                 self.rank_ended(now, local, Ending { at: time(at), noticed_at: now, cause, last_lines })
             }
-            KeeperEvent::NotStarted { at, message, is_platforms } => {
+            ShimEvent::NotStarted { at, message, is_platforms } => {
                 let cause = EndCause::NotStarted(Problem { message, is_platforms });
                 self.rank_ended(now, local, Ending { at: time(at), noticed_at: now, cause, last_lines: Vec::new() })
             }
         }
     }
 
-    /// Handles the end of a keeper that reported nothing: it was killed. Its rank dies with it, but the
+    /// Handles the end of a shim that reported nothing: it was killed. Its rank dies with it, but the
     /// rank's children may not.
-    fn keeper_gone(&mut self, now: Timestamp, kept: Kept, end: RankEnd) -> Vec<Action> {
+    fn shim_gone(&mut self, now: Timestamp, kept: Kept, end: RankEnd) -> Vec<Action> {
         let mut actions = match kept {
             Kept::Setup if matches!(self.stage, Stage::Setup) => self.setup_ended(now, end, Vec::new()),
             Kept::Rank(local) if self.rank_mut(local).is_some_and(|rank| rank.is_kept()) => {
@@ -485,7 +485,7 @@ impl Course {
         }
     }
 
-    /// Returns the running keepers.
+    /// Returns the running shims.
     fn kept(&self) -> Vec<Kept> {
         match self.stage {
             Stage::Setup => vec![Kept::Setup],

@@ -1,4 +1,4 @@
-//! Starts a rank's main process: the leader of a process group of its own, which dies with its keeper.
+//! Starts a rank's main process: the leader of a process group of its own, which dies with its shim.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -21,9 +21,9 @@ pub enum ExecError {
     /// No command was given.
     #[error("run the rank: its command is empty")]
     Empty,
-    /// The keeper died before this process was tied to it.
-    #[error("run the rank: its keeper is gone")]
-    KeeperGone,
+    /// The shim died before this process was tied to it.
+    #[error("run the rank: its shim is gone")]
+    ShimGone,
     /// The system refused.
     #[error("run the rank")]
     Io(#[from] io::Error),
@@ -50,7 +50,7 @@ impl Spawned {
     }
 }
 
-/// Starts `command` by way of `gangline exec-rank`, with its outputs as pipes. Must be called on the keeper's
+/// Starts `command` by way of `gangline exec-rank`, with its outputs as pipes. Must be called on the shim's
 /// main thread: the rank dies with the thread that started it.
 pub(super) fn spawn(command: &[String]) -> io::Result<Spawned> {
     let (complaint, complains) = pipe()?;
@@ -60,28 +60,28 @@ pub(super) fn spawn(command: &[String]) -> io::Result<Spawned> {
     Ok(Spawned { child: exec.process_group(0).spawn()?, complaint })
 }
 
-/// Turns this process into the rank: ties its life to the keeper's and executes the command, which gets no
-/// input. Standard input is a pipe to the keeper; if the system refuses, the error's number is written to it.
+/// Turns this process into the rank: ties its life to the shim's and executes the command, which gets no
+/// input. Standard input is a pipe to the shim; if the system refuses, the error's number is written to it.
 ///
 /// # Errors
 /// [`ExecError`]; it never returns otherwise.
-pub fn exec_rank(keeper: u32, command: &[String]) -> Result<Infallible, ExecError> {
+pub fn exec_rank(shim: u32, command: &[String]) -> Result<Infallible, ExecError> {
     let complaint = io::stdin().as_fd().try_clone_to_owned()?;
-    let outcome = become_rank(keeper, command);
+    let outcome = become_rank(shim, command);
     if let Err(ExecError::Io(error)) = &outcome {
         let number = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
-        // If the keeper is gone, nobody needs to know.
+        // If the shim is gone, nobody needs to know.
         let _ = File::from(complaint).write_all(&number.to_ne_bytes());
     }
     outcome
 }
 
-fn become_rank(keeper: u32, command: &[String]) -> Result<Infallible, ExecError> {
+fn become_rank(shim: u32, command: &[String]) -> Result<Infallible, ExecError> {
     let (program, arguments) = command.split_first().ok_or(ExecError::Empty)?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
-    // If the keeper died before that call no signal will come, but it is no longer the parent.
-    if getppid() != as_pid(keeper) {
-        return Err(ExecError::KeeperGone);
+    // If the shim died before that call no signal will come, but it is no longer the parent.
+    if getppid() != as_pid(shim) {
+        return Err(ExecError::ShimGone);
     }
     Err(ExecError::Io(Command::new(program).args(arguments).stdin(Stdio::null()).exec()))
 }

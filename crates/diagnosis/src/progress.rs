@@ -1,4 +1,4 @@
-//! The course of a run in a text: which faults it survived, which belong to an earlier attempt, whether it
+//! The progress of a run in a text: which faults it survived, which belong to an earlier attempt, whether it
 //! succeeded.
 
 use std::collections::BTreeMap;
@@ -18,9 +18,9 @@ const STEPS_MIN: usize = 3;
 /// Maximum number of findings of one text for which the lines after them are searched.
 const FOLLOWED_MAX: usize = 64;
 
-/// The course of a run in one text.
+/// The progress of a run in one text.
 #[derive(Debug, Default)]
-pub(crate) struct Course<'a> {
+pub(crate) struct RunProgress<'a> {
     text: Option<Text<'a>>,
     /// Offset of the third-last step, over all ranks and for each.
     steps_end: BTreeMap<Option<u32>, usize>,
@@ -32,21 +32,21 @@ pub(crate) struct Course<'a> {
     success: Option<usize>,
 }
 
-impl<'a> Course<'a> {
-    pub(crate) fn read(matcher: &mut Matcher<'_>, text: &Text<'a>) -> Course<'a> {
-        let mut course = Course { text: Some(*text), ..Course::default() };
+impl<'a> RunProgress<'a> {
+    pub(crate) fn read(matcher: &mut Matcher<'_>, text: &Text<'a>) -> RunProgress<'a> {
+        let mut progress = RunProgress { text: Some(*text), ..RunProgress::default() };
         let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
         for (offset, raw) in text.lines_backwards().take(LINES_BACK_MAX) {
             let line = matcher.clean(raw);
             if matcher.is_restart(&line) {
-                course.restart = course.restart.or(Some(offset));
+                progress.restart = progress.restart.or(Some(offset));
             } else if matcher.is_success(&line) {
-                course.success = course.success.or(Some(offset));
+                progress.success = progress.success.or(Some(offset));
             } else if matcher.is_step(&line) {
-                course.note_step(&mut counts, offset, line.rank);
+                progress.note_step(&mut counts, offset, line.rank);
             }
         }
-        course
+        progress
     }
 
     /// Notes a step, from the last to the first: for all ranks together, and for its own.
@@ -99,20 +99,20 @@ impl<'a> Course<'a> {
 
 impl Matcher<'_> {
     fn is_step(&mut self, line: &Line) -> bool {
-        let course = &self.rules().course;
-        self.matches(&course.progress, &line.text) && !self.matches(&course.not_progress, &line.text)
+        let patterns = &self.rules().run;
+        self.matches(&patterns.progress, &line.text) && !self.matches(&patterns.not_progress, &line.text)
     }
 
     fn is_restart(&mut self, line: &Line) -> bool {
-        self.matches(&self.rules().course.restart, &line.text)
+        self.matches(&self.rules().run.restart, &line.text)
     }
 
     fn is_success(&mut self, line: &Line) -> bool {
-        self.matches(&self.rules().course.success, &line.text)
+        self.matches(&self.rules().run.success, &line.text)
     }
 
     fn is_handled(&mut self, text: &str) -> bool {
-        self.matches(&self.rules().course.handled, text)
+        self.matches(&self.rules().run.handled, text)
     }
 
     fn is_sticky(&self, rule: usize) -> bool {

@@ -39,13 +39,13 @@ pub(crate) struct Head {
 
 /// A checkpoint's folder.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct HistoryEntry {
     pub(crate) step: u64,
     /// None if the manifest is missing or damaged.
     pub(crate) head: Option<Arc<Head>>,
 }
 
-impl Seen {
+impl HistoryEntry {
     /// Returns its branch, if the manifest can be read.
     pub(crate) fn branch(&self) -> Option<Branch> {
         self.head.as_ref().map(|head| head.lineage.line.branch)
@@ -54,16 +54,16 @@ impl Seen {
 
 /// The checkpoints of a folder, sorted.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct History {
     /// The current branch and the branches it came from.
     pub(crate) line: Line,
     /// The order of the newest known save, if there is any.
     pub(crate) newest: u64,
     /// The checkpoints on the line, oldest first. A checkpoint with an unreadable manifest counts as on the
     /// line, at its step.
-    pub(crate) on: Vec<Seen>,
+    pub(crate) on: Vec<HistoryEntry>,
     /// The abandoned checkpoints, oldest first.
-    pub(crate) off: Vec<Seen>,
+    pub(crate) off: Vec<HistoryEntry>,
 }
 
 /// The members of a manifest that are read.
@@ -107,8 +107,8 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Reads the course of a folder.
-    pub(crate) fn course(&mut self, root: &Path) -> Result<Course, Error> {
+    /// Reads the history of a folder.
+    pub(crate) fn history(&mut self, root: &Path) -> Result<History, Error> {
         let current = read_current(root)?;
         let steps = list_steps(root)?;
         self.known.retain(|step, _| steps.binary_search(step).is_ok());
@@ -116,19 +116,21 @@ impl Heads {
         for step in steps {
             seen.extend(self.look(root, step)?);
         }
-        Ok(Course::of(seen, current.map(|current| (current.order, current.line))))
+        Ok(History::of(seen, current.map(|current| (current.order, current.line))))
     }
 
     /// Reads one checkpoint's head; returns none if the checkpoint is gone meanwhile.
-    fn look(&mut self, root: &Path, step: u64) -> Result<Option<Seen>, Error> {
+    fn look(&mut self, root: &Path, step: u64) -> Result<Option<HistoryEntry>, Error> {
         let folder = root.join(layout::checkpoint_folder(step));
         let path = folder.join(layout::MANIFEST);
         let file = match std::fs::metadata(&path) {
             Ok(file) => file,
             Err(_) if !folder.is_dir() => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(Seen { step, head: None })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Some(HistoryEntry { step, head: None }));
+            }
             Err(error) => match Error::reading(&path, error) {
-                Error::Corrupt { .. } => return Ok(Some(Seen { step, head: None })),
+                Error::Corrupt { .. } => return Ok(Some(HistoryEntry { step, head: None })),
                 error => return Err(error),
             },
         };
@@ -136,7 +138,7 @@ impl Heads {
         if let Some((known, head)) = self.known.get(&step)
             && *known == stamp
         {
-            return Ok(Some(Seen { step, head: head.clone() }));
+            return Ok(Some(HistoryEntry { step, head: head.clone() }));
         }
         let head = match read_head(&path, step, &file) {
             Ok(head) => Some(Arc::new(head)),
@@ -145,7 +147,7 @@ impl Heads {
             Err(error) => return Err(error),
         };
         self.known.insert(step, (stamp, head.clone()));
-        Ok(Some(Seen { step, head }))
+        Ok(Some(HistoryEntry { step, head }))
     }
 }
 
@@ -176,37 +178,37 @@ pub(crate) fn origin(root: &Path, step: Step) -> Result<Origin, Error> {
     Ok(Origin { line: head.lineage.line, last: head.moment })
 }
 
-impl Course {
-    fn of(seen: Vec<Seen>, current: Option<(u64, Line)>) -> Course {
+impl History {
+    fn of(seen: Vec<HistoryEntry>, current: Option<(u64, Line)>) -> History {
         let newest = seen.iter().filter_map(|seen| seen.head.as_ref()).max_by_key(|head| head.moment);
         let newest = newest.map(|head| (head.moment.order, head.lineage.line.clone()));
         let (newest, line) = newest.into_iter().chain(current).max_by_key(|(order, _)| *order).unwrap_or_default();
-        let mut course = Course { line, newest, ..Course::default() };
+        let mut history = History { line, newest, ..History::default() };
         let mut unknown = Vec::new();
         for seen in seen {
             match &seen.head {
                 None => unknown.push(seen),
-                Some(head) if course.line.holds(head.lineage.line.branch, head.moment) => course.on.push(seen),
-                Some(_) => course.off.push(seen),
+                Some(head) if history.line.holds(head.lineage.line.branch, head.moment) => history.on.push(seen),
+                Some(_) => history.off.push(seen),
             }
         }
-        let moment = |seen: &Seen| seen.head.as_ref().map(|head| head.moment);
-        course.on.sort_by_key(moment);
-        course.off.sort_by_key(moment);
+        let moment = |seen: &HistoryEntry| seen.head.as_ref().map(|head| head.moment);
+        history.on.sort_by_key(moment);
+        history.off.sort_by_key(moment);
         for seen in unknown {
-            let at = course.on.iter().rposition(|other| other.step < seen.step).map_or(0, |index| index + 1);
-            course.on.insert(at, seen);
+            let at = history.on.iter().rposition(|other| other.step < seen.step).map_or(0, |index| index + 1);
+            history.on.insert(at, seen);
         }
-        course
+        history
     }
 
     /// Returns the newest save on the line.
-    pub(crate) fn tip(&self) -> Option<&Seen> {
+    pub(crate) fn tip(&self) -> Option<&HistoryEntry> {
         self.on.last()
     }
 
     /// Returns the checkpoint of a step, on the line or abandoned.
-    pub(crate) fn find(&self, step: u64) -> Option<&Seen> {
+    pub(crate) fn find(&self, step: u64) -> Option<&HistoryEntry> {
         self.on.iter().chain(&self.off).find(|seen| seen.step == step)
     }
 }

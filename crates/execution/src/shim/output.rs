@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use gangline_base::Timestamp;
 
-use super::{KeeperEvent, say};
+use super::{ShimEvent, say};
 use crate::clock::Clock;
 use crate::rank_log::{RankLog, Stream};
 
@@ -98,7 +98,7 @@ fn write_all(mut log: RankLog, queue: &Queue, clock: Clock) -> Drained {
         let now = clock.now();
         log.feed(stream, &chunk, now);
         if said_alive.is_none_or(|before| now.since(before) >= ALIVE_EVERY) {
-            say(&KeeperEvent::Alive { at: now.unix_nanos() });
+            say(&ShimEvent::Alive { at: now.unix_nanos() });
             said_alive = Some(now);
         }
     }

@@ -1,9 +1,9 @@
-//! The journal's keeper: a thread that writes snapshots and moves old records into the history archive, so
-//! that neither delays the service. The service hands it one chore at a time, and the keeper sends the
+//! The journal's housekeeper: a thread that writes snapshots and moves old records into the history archive, so
+//! that neither delays the service. The service hands it one chore at a time, and the housekeeper sends the
 //! outcome back as a request.
 //!
 //! Keeps A-3: the service's thread takes a snapshot at one instant, and records leave the database only after
-//! the keeper has written them to the archive, synced them and read them back.
+//! the housekeeper has written them to the archive, synced them and read them back.
 
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ pub(super) enum Kept {
     Shrunk(Result<Shrunk, db::Error>),
 }
 
-/// Runs the keeper thread until the service drops its sender.
+/// Runs the housekeeper thread until the service drops its sender.
 pub(super) fn run(chores: &Receiver<Chore>, service: &SyncSender<Request>) {
     while let Ok(chore) = chores.recv() {
         if service.send(carry_out(chore)).is_err() {
@@ -70,9 +70,9 @@ pub(super) fn carry_out(chore: Chore) -> Request {
     Request::Kept { kept: Box::new(kept) }
 }
 
-/// What the service knows about its keeper. It outlives the engine's state.
+/// What the service knows about its housekeeper. It outlives the engine's state.
 #[derive(Debug)]
-pub(super) struct Keeping {
+pub(super) struct Housekeeping {
     chores: SyncSender<Chore>,
     is_busy: bool,
     is_examined: bool,
@@ -83,50 +83,50 @@ pub(super) struct Keeping {
     damage: Option<String>,
 }
 
-impl Keeping {
-    /// Creates the state for a keeper that receives from `chores`.
-    pub(super) fn new(chores: SyncSender<Chore>) -> Keeping {
-        Keeping { chores, is_busy: false, is_examined: false, is_failing: false, is_warned: false, damage: None }
+impl Housekeeping {
+    /// Creates the state for a housekeeper that receives from `chores`.
+    pub(super) fn new(chores: SyncSender<Chore>) -> Housekeeping {
+        Housekeeping { chores, is_busy: false, is_examined: false, is_failing: false, is_warned: false, damage: None }
     }
 
     fn give(&mut self, chore: Chore) {
-        // The channel can't be closed: the keeper ends only after the service.
+        // The channel can't be closed: the housekeeper ends only after the service.
         self.is_busy = self.chores.try_send(chore).is_ok();
     }
 }
 
 impl Actor {
-    /// Gives the keeper its next chore after a turn, if there is one.
+    /// Gives the housekeeper its next chore after a turn, if there is one.
     pub(super) fn keep(&mut self) {
         if self.journal.poison().is_some() {
             return;
         }
         self.warn_of_room();
-        if self.keeping.is_busy {
+        if self.housekeeping.is_busy {
             return;
         }
         if self.entries_since_snapshot >= entries_per_snapshot(self.engine.jobs().len())
             || self.entries_since_snapshot > 0 && self.journal.wants_snapshot()
         {
             self.order_snapshot();
-        } else if let Some(order) = self.journal.order_archive().filter(|_| !self.keeping.is_failing) {
-            self.keeping.give(Chore::Archive(order));
-        } else if !self.keeping.is_examined {
-            self.keeping.is_examined = true;
+        } else if let Some(order) = self.journal.order_archive().filter(|_| !self.housekeeping.is_failing) {
+            self.housekeeping.give(Chore::Archive(order));
+        } else if !self.housekeeping.is_examined {
+            self.housekeeping.is_examined = true;
             let order = self.journal.order_examination();
-            self.keeping.give(Chore::Examine(order));
+            self.housekeeping.give(Chore::Examine(order));
         } else if let Some(order) = self.journal.order_shrink() {
-            self.keeping.give(Chore::Shrink(order));
+            self.housekeeping.give(Chore::Shrink(order));
         }
     }
 
-    /// Has the keeper write a last snapshot at a stop. Waits at most `within`, so that a slow disk doesn't
+    /// Has the housekeeper write a last snapshot at a stop. Waits at most `within`, so that a slow disk doesn't
     /// delay the stop.
     pub(super) fn leave_snapshot(&mut self, requests: &Receiver<Request>, within: Duration) {
         let deadline = Instant::now() + within;
         let is_needed = |actor: &Actor| actor.entries_since_snapshot > 0 && actor.journal.poison().is_none();
-        while self.keeping.is_busy || is_needed(self) {
-            if !self.keeping.is_busy {
+        while self.housekeeping.is_busy || is_needed(self) {
+            if !self.housekeeping.is_busy {
                 self.order_snapshot();
             }
             match requests.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -145,14 +145,14 @@ impl Actor {
     fn order_snapshot(&mut self) {
         let state = Box::new(self.engine.snapshot());
         self.entries_since_snapshot = 0;
-        self.keeping.is_failing = false;
+        self.housekeeping.is_failing = false;
         let order = self.journal.order_snapshot();
-        self.keeping.give(Chore::Snapshot(state, order));
+        self.housekeeping.give(Chore::Snapshot(state, order));
     }
 
     /// Takes in the outcome of a chore.
     pub(super) fn kept(&mut self, kept: Kept) {
-        self.keeping.is_busy = false;
+        self.housekeeping.is_busy = false;
         match kept {
             Kept::Snapshot(Ok(sequence)) => self.journal.snapshot_written(sequence),
             Kept::Snapshot(Err(failure)) => {
@@ -161,7 +161,7 @@ impl Actor {
             }
             Kept::Archived(Ok(archived)) => self.journal.archived(archived),
             Kept::Archived(Err(failure)) => {
-                self.keeping.is_failing = true;
+                self.housekeeping.is_failing = true;
                 let (code, failure) = (failure.code(), with_causes(&failure));
                 warn!(code, failure, "old records can't be archived and stay in the journal; tried again later");
             }
@@ -178,7 +178,7 @@ impl Actor {
             Kept::Examined(Err(failure)) => {
                 let text = with_causes(&failure);
                 error!(code = failure.code(), hint = failure.hint(), "{text}");
-                self.keeping.damage = Some(text);
+                self.housekeeping.damage = Some(text);
             }
         }
     }
@@ -207,16 +207,16 @@ impl Actor {
                 db::Room::RESERVED_PERCENT
             ));
         }
-        self.keeping.damage.clone()
+        self.housekeeping.damage.clone()
     }
 
     fn warn_of_room(&mut self) {
         let room = self.journal.room();
         if room.percent() < CALM_PERCENT {
-            self.keeping.is_warned = false;
+            self.housekeeping.is_warned = false;
         }
-        if room.is_pressed() && !self.keeping.is_warned {
-            self.keeping.is_warned = true;
+        if room.is_pressed() && !self.housekeeping.is_warned {
+            self.housekeeping.is_warned = true;
             let (used, max) = (room.used, room.max);
             warn!(%used, %max, "the journal is nearly full: old records are archived; restart with a higher --journal-max");
         }
