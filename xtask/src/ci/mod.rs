@@ -2,6 +2,7 @@
 
 mod beside;
 mod parts;
+mod processors;
 mod steps;
 mod times;
 
@@ -95,7 +96,8 @@ struct Runs {
 impl Runs {
     fn add(&mut self, steps: &Steps) {
         self.count += 1;
-        for (part, _, has_passed) in steps.ran() {
+        for step in steps.ran() {
+            let (part, has_passed) = (step.name, step.has_passed());
             if !self.parts.contains(&part) {
                 self.parts.push(part);
             }

@@ -260,7 +260,12 @@ mod tests {
         let mut gate = Gate { before, program, ..Gate::new(false, chosen) };
         chosen.iter().for_each(|part| gate.run(part, &mut steps));
         let table = steps.to_string();
-        table.lines().filter_map(|line| line.split(" s  ").nth(1)).map(str::to_owned).collect()
+        table
+            .lines()
+            .filter(|line| line.contains(" s  "))
+            .filter_map(|line| line.rsplit("  ").next())
+            .map(str::to_owned)
+            .collect()
     }
 
     #[test]

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::processors::Reading;
+
 /// How a step went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -12,10 +14,27 @@ enum Outcome {
     Skipped(String),
 }
 
+/// A step that is over.
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) took: Duration,
+    /// The share of that time in which the processors were busy; none where it isn't known, or where the step ran beside
+    /// another.
+    pub(super) busy: Option<f64>,
+    outcome: Outcome,
+}
+
+impl Step {
+    /// Whether it passed.
+    pub(super) fn has_passed(&self) -> bool {
+        self.outcome == Outcome::Passed
+    }
+}
+
 /// The steps so far.
 pub(super) struct Steps {
     began: Instant,
-    done: Vec<(&'static str, Duration, Outcome)>,
+    done: Vec<Step>,
 }
 
 impl Steps {
@@ -27,9 +46,13 @@ impl Steps {
     /// Runs a step and remembers how it went; true if it passed.
     pub(super) fn run(&mut self, name: &'static str, step: impl FnOnce() -> anyhow::Result<bool>) -> bool {
         eprintln!("\n== {name}");
-        let started = Instant::now();
+        let (started, then) = (Instant::now(), Reading::now());
         let result = step();
-        self.add(name, started.elapsed(), result)
+        let has_passed = self.add(name, started.elapsed(), result);
+        if let Some(last) = self.done.last_mut() {
+            last.busy = Reading::now().zip(then).and_then(|(now, then)| now.busy_since(then));
+        }
+        has_passed
     }
 
     /// Remembers how a step went that ran elsewhere; true if it passed.
@@ -43,14 +66,15 @@ impl Steps {
             }
         };
         eprintln!("== {name}: {outcome} in {:.1} s", took.as_secs_f64());
-        self.done.push((name, took, outcome.clone()));
-        outcome == Outcome::Passed
+        let is_passed = outcome == Outcome::Passed;
+        self.done.push(Step { name, took, busy: None, outcome });
+        is_passed
     }
 
     /// Notes a step that can't run.
     pub(super) fn skip(&mut self, name: &'static str, why: &str) {
         eprintln!("\n== {name}: skipped: {why}");
-        self.done.push((name, Duration::ZERO, Outcome::Skipped(why.to_owned())));
+        self.done.push(Step { name, took: Duration::ZERO, busy: None, outcome: Outcome::Skipped(why.to_owned()) });
     }
 
     /// The time since they began: less than their sum where some ran side by side.
@@ -60,18 +84,17 @@ impl Steps {
 
     /// Whether the step of that name ran and failed.
     pub(super) fn has_failed(&self, name: &str) -> bool {
-        self.ran().any(|(step, _, has_passed)| step == name && !has_passed)
+        self.ran().any(|step| step.name == name && !step.has_passed())
     }
 
     /// True if no step failed. A skipped step is no failure: what it waited for is one.
     pub(super) fn have_passed(&self) -> bool {
-        self.ran().all(|(_, _, has_passed)| has_passed)
+        self.ran().all(Step::has_passed)
     }
 
-    /// The steps that ran: each with how long it took and whether it passed.
-    pub(super) fn ran(&self) -> impl Iterator<Item = (&'static str, Duration, bool)> {
-        let ran = self.done.iter().filter(|(_, _, outcome)| !matches!(outcome, Outcome::Skipped(_)));
-        ran.map(|(name, took, outcome)| (*name, *took, *outcome == Outcome::Passed))
+    /// The steps that ran.
+    pub(super) fn ran(&self) -> impl Iterator<Item = &Step> {
+        self.done.iter().filter(|step| !matches!(step.outcome, Outcome::Skipped(_)))
     }
 }
 
@@ -87,8 +110,9 @@ impl fmt::Display for Outcome {
 
 impl fmt::Display for Steps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, took, outcome) in &self.done {
-            writeln!(f, "{name:<28} {:>8.1} s  {outcome}", took.as_secs_f64())?;
+        for Step { name, took, busy, outcome } in &self.done {
+            let busy = busy.map_or(String::new(), |busy| format!("{:.0} % busy", 100.0 * busy));
+            writeln!(f, "{name:<28} {:>8.1} s  {busy:>10}  {outcome}", took.as_secs_f64())?;
         }
         write!(f, "{:<28} {:>8.1} s", "from start to end", self.elapsed().as_secs_f64())
     }
@@ -106,8 +130,8 @@ mod tests {
         assert!(steps.run("third", || Ok(true)));
         steps.skip("fourth", "it needs the first");
         let table = steps.to_string();
-        let outcomes: Vec<_> = table.lines().map(|line| line.split(" s  ").nth(1).unwrap_or("").trim()).collect();
-        assert_eq!(outcomes, ["FAILED", "FAILED", "passed", "skipped: it needs the first", ""]);
+        let outcomes: Vec<_> = table.lines().map(|line| line.rsplit("  ").next().unwrap_or("").trim()).collect();
+        assert_eq!(outcomes[..4], ["FAILED", "FAILED", "passed", "skipped: it needs the first"]);
         assert!(!steps.have_passed() && steps.has_failed("second") && !steps.has_failed("fourth"));
     }
 

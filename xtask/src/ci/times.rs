@@ -37,9 +37,10 @@ pub(super) fn print() -> anyhow::Result<()> {
 }
 
 fn line(commit: &str, steps: &Steps) -> Value {
-    let parts = steps.ran().map(|(part, took, passed)| {
-        let seconds = (took.as_secs_f64() * 10.0).round() / 10.0;
-        json!({ "part": part, "seconds": seconds, "passed": passed })
+    let rounded = |value: f64, to: f64| (value * to).round() / to;
+    let parts = steps.ran().map(|step| {
+        let (seconds, busy) = (rounded(step.took.as_secs_f64(), 10.0), step.busy.map(|busy| rounded(busy, 100.0)));
+        json!({ "part": step.name, "seconds": seconds, "busy": busy, "passed": step.has_passed() })
     });
     let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let elapsed = steps.elapsed().as_secs_f64().round();
