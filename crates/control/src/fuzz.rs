@@ -8,9 +8,11 @@ use gangline_execution::protocol::{NodeState, Report};
 use gangline_orchestration::{Entry, Event};
 use gangline_specs::jobfile::{Context, Problem, Submission, parse};
 
+use crate::bound::bound;
+use crate::reported::{outcome_as_end, reported};
 use crate::views::{Texts, to_api};
 use gangline_store::codec::{Recorded, decode_entry, decode_snapshot, encode_entry, encode_snapshot};
-use gangline_store::model::{AttemptRecord, JobRecord, ShareRecord, bound, outcome_as_end};
+use gangline_store::model::{AttemptRecord, JobRecord, ShareRecord};
 
 /// The job that reports belong to.
 const JOB_FILE: &str = "name: fuzzed\nresources: {accelerators: \"cpu:2\"}\nrun: \"true\"\n";
@@ -72,12 +74,12 @@ pub fn report(body: &[u8]) {
     }
     let mut record = running_job();
     let report = Report { job: record.id.0, attempt: 1, node: NODE.to_owned(), ..report };
-    let samples = record.take_report(0, report.clone()).expect("the attempt is the node's");
+    let samples = record.take_report(0, reported(report.clone())).expect("the attempt is the node's");
     record.summarise();
     let stored = serde_json::to_string(&record).expect("records have string keys only");
     let read: JobRecord = serde_json::from_str(&stored).expect("a record reads back");
     assert_eq!(serde_json::to_string(&read).ok(), Some(stored.clone()), "a record reads back as it was");
-    let again = record.take_report(0, report).expect("the attempt is the node's");
+    let again = record.take_report(0, reported(report)).expect("the attempt is the node's");
     record.summarise();
     assert!(samples.is_empty() || again.is_empty(), "no sample is taken twice");
     assert_eq!(serde_json::to_string(&record).ok(), Some(stored), "a repeated report changes nothing");

@@ -5,11 +5,13 @@
 //! the HTTP API is `gangline-server`. Keeps.
 
 pub mod backup;
+mod bound;
 pub mod delivery;
 mod folders;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod notice;
+mod reported;
 pub mod retention;
 pub mod secret;
 pub mod service;

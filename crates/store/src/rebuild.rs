@@ -38,7 +38,7 @@ pub struct Counts {
     pub remade: u64,
     /// Intact rows whose content the journal doesn't know.
     pub kept: u64,
-    /// Rows that retention removed ([`gangline_specs::config`]); they stay removed.
+    /// Rows that retention removed (the configuration's `[retention]`); they stay removed.
     pub removed: u64,
     /// Damaged or missing rows that the journal can't restore.
     pub lost: u64,

@@ -22,7 +22,7 @@ const EDGES: [(&str, &[&str]); 19] = [
     ("crates/data", &["base", "objects"]),
     ("crates/execution", &["base", "accounting", "diagnosis", "storage"]),
     ("crates/telemetry", &["base"]),
-    ("crates/store", &["base", "accounting", "orchestration", "specs", "execution"]),
+    ("crates/store", &["base", "accounting", "orchestration"]),
     ("crates/control", &["base", "api", "accounting", "orchestration", "specs", "storage", "execution", "store"]),
     (
         "crates/server",

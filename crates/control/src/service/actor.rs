@@ -240,7 +240,7 @@ impl Actor {
         }
         let booked = record.follow_and_book(now, decision, &self.engine);
         self.rows.ledger.extend(booked.into_iter().map(|entry| (record.queue.clone(), entry)));
-        record.price_attempt(&self.options.nodes);
+        record.price_attempt(|node| self.options.price_of(node));
         info!(job = %id, "{}", record.because);
         self.rows.jobs.insert(id);
         self.tell(now, decision, batch);

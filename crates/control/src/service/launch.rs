@@ -19,8 +19,8 @@ use super::handle::Request;
 use super::looks::ShareKey;
 use super::troubles::Kind;
 use crate::folders::{checkpoint_folder, share_folder};
+use crate::reported::{cause_as_fault, cause_record};
 use gangline_store::codec::hang_timeout_ms;
-use gangline_store::model::cause_as_fault;
 
 /// Gangs that may wait for the launching thread.
 pub(super) const LAUNCHES_MAX: usize = 65_536;
@@ -289,7 +289,7 @@ impl Actor {
         }
         if let Some(record) = self.records.get_mut(job) {
             record.note(now, text.clone());
-            record.share_failed(now, node.as_str(), cause.clone());
+            record.share_failed(now, node.as_str(), cause_record(cause.clone()));
             self.rows.jobs.insert(*job);
         }
         let end = ShareEnd::fault(cause_as_fault(cause), now);

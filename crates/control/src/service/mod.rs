@@ -47,7 +47,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{Submitter, Timestamp};
+use gangline_base::{Money, Submitter, Timestamp};
 use gangline_execution::launcher::Launcher;
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::{Configuration, Limits};
@@ -101,6 +101,13 @@ pub struct Options {
     pub courier: Option<Courier>,
     /// Heartbeat, lease and orphan times.
     pub timing: Timing,
+}
+
+impl Options {
+    /// Returns the configured price of a node's accelerator-hour, if it has one.
+    pub(super) fn price_of(&self, node: &str) -> Option<Money> {
+        self.nodes.iter().find(|configured| configured.name.as_str() == node)?.price_per_hour
+    }
 }
 
 impl fmt::Debug for Options {

@@ -16,8 +16,9 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Reply;
 use super::troubles::Kind;
+use crate::bound::bound;
 use crate::notice::leaves_at;
-use gangline_store::model::{bound, outcome_as_end};
+use crate::reported::{outcome_as_end, rendezvous, reported};
 
 /// The grace period once everything is saved: the ranks only have to exit.
 const SAVED_GRACE: Duration = Duration::from_secs(2);
@@ -122,7 +123,8 @@ impl Actor {
         let place = node.and_then(|node| Some((node, current?.share_index(node)?)));
         let (Some((node, index)), Some(name)) = (place, name) else { return said.stale() };
         let findings = self.new_findings((job, index), &report);
-        let Some(samples) = self.records.get_mut(&job).and_then(|record| record.take_report(index, report)) else {
+        let Some(samples) = self.records.get_mut(&job).and_then(|record| record.take_report(index, reported(report)))
+        else {
             return said.stale();
         };
         self.report_metrics(now, (job, attempt), &samples, batch);
@@ -258,7 +260,7 @@ impl Actor {
         Orders {
             version: said.version,
             stop,
-            rendezvous: master.and_then(|report| report.rendezvous.clone()),
+            rendezvous: master.and_then(|report| report.rendezvous.as_ref()).map(rendezvous),
             samples_stored: unsaved.or(taken).unwrap_or(said.samples.start),
             end_acknowledged: matches!(said.state, NodeState::Ended { .. }),
             stay: false,

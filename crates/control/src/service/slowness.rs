@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use gangline_accounting::attribution::{RankWork, Slowness, Straggler, stragglers};
 use gangline_base::{JobId, NodeName, Timestamp};
-use gangline_execution::protocol::Work;
 use gangline_orchestration::Event;
 use tracing::debug;
 
 use super::actor::Actor;
 use super::batch::Batch;
-use gangline_store::model::{JobRecord, StragglerRecord};
+use gangline_store::model::{JobRecord, StragglerRecord, WorkRecord};
 
 /// The shortest stretch: long enough for many steps, short enough to report soon.
 const STRETCH_MIN: Duration = Duration::from_secs(5);
@@ -23,7 +22,7 @@ const STEPS_MIN: u64 = 20;
 #[derive(Debug)]
 pub(super) struct Stretch {
     since: Timestamp,
-    before: BTreeMap<u32, Work>,
+    before: BTreeMap<u32, WorkRecord>,
 }
 
 impl Actor {
@@ -73,7 +72,7 @@ impl Actor {
 }
 
 /// For each rank: its node and its work so far.
-type RanksWork = BTreeMap<u32, (String, Work)>;
+type RanksWork = BTreeMap<u32, (String, WorkRecord)>;
 
 /// Returns the node and work of each rank of the live attempt, if all ranks of the gang have reported.
 fn work_of(record: &JobRecord) -> Option<RanksWork> {
@@ -86,7 +85,7 @@ fn work_of(record: &JobRecord) -> Option<RanksWork> {
     (work.len() > 1).then_some(work)
 }
 
-fn done(rank: u32, now: &Work, before: Option<&Work>) -> RankWork {
+fn done(rank: u32, now: &WorkRecord, before: Option<&WorkRecord>) -> RankWork {
     let before = before.copied().unwrap_or_default();
     let since = |now: u64, before: u64| now.saturating_sub(before);
     RankWork {

@@ -348,7 +348,7 @@ impl Actor {
             if let Some(record) = self.records.get_mut(&job.id)
                 && (record.lacks_prices() | record.align(now, job, &self.engine))
             {
-                record.price_attempt(&self.options.nodes);
+                record.price_attempt(|node| self.options.price_of(node));
                 self.rows.jobs.insert(job.id);
             }
         }

@@ -84,9 +84,8 @@ impl Actor {
         let next_rung = |actor: &Actor| actor.engine.job(job).and_then(|job| actor.engine.next_rung(job));
         let mut due = next_rung(self);
         for row in samples.iter().filter(|row| row.node_rank == 0) {
-            let step = Step(row.sample.step);
-            let Some(value) = row.sample.metric.filter(|_| due.is_some_and(|due| step >= due)) else { continue };
-            let value = value.into();
+            let step = Step(row.point.step);
+            let Some(value) = row.point.metric.filter(|_| due.is_some_and(|due| step >= due)) else { continue };
             if let Some(record) = self.records.get_mut(&job) {
                 record.note_metric(step, value);
             }

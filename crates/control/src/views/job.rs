@@ -6,13 +6,14 @@ use gangline_accounting::{Allocation, LedgerEntry};
 use gangline_api::{Attempt, BucketLine, Diagnosis, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
 use gangline_base::{AttemptNumber, NodeName};
 use gangline_base::{Bucket, Buckets, GpuSeconds, Money, Timestamp};
-use gangline_execution::protocol::FaultCause;
 
 use super::parts;
 use super::recovery::recoveries;
 use super::sweep::{LISTED_VALUE_BYTES_MAX, budget, sweep_point};
 use crate::folders::checkpoint_folder;
-use gangline_store::model::{AttemptRecord, Booked, JobRecord, ShareRecord, StragglerRecord, accrued, cut};
+use gangline_store::model::{
+    AttemptRecord, Booked, DiagnosisRecord, FaultCauseRecord, JobRecord, ShareRecord, StragglerRecord, accrued, cut,
+};
 
 /// The length of a job's texts in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +96,7 @@ fn attempt_to_api(attempt: &AttemptRecord) -> Attempt {
         rank: fault.rank,
         cause: describe(&fault.cause),
         exit_code: match fault.cause {
-            FaultCause::Exit { code } | FaultCause::Setup { code } => Some(code),
+            FaultCauseRecord::Exit { code } | FaultCauseRecord::Setup { code } => Some(code),
             _ => None,
         },
         noticed_at: Time(Timestamp::from_unix_nanos(fault.noticed_at)),
@@ -115,7 +116,7 @@ fn attempt_to_api(attempt: &AttemptRecord) -> Attempt {
     }
 }
 
-fn diagnosis_to_api(diagnosis: &gangline_execution::protocol::Diagnosis) -> Diagnosis {
+fn diagnosis_to_api(diagnosis: &DiagnosisRecord) -> Diagnosis {
     Diagnosis {
         category: diagnosis.category.clone(),
         subcategory: diagnosis.subcategory.clone(),
@@ -127,21 +128,21 @@ fn diagnosis_to_api(diagnosis: &gangline_execution::protocol::Diagnosis) -> Diag
     }
 }
 
-fn describe(cause: &FaultCause) -> String {
+fn describe(cause: &FaultCauseRecord) -> String {
     match cause {
-        FaultCause::Exit { code } => format!("exited with code {code}"),
-        FaultCause::Signal { signal } => format!("killed by signal {signal}"),
-        FaultCause::Setup { code } => format!("the setup command failed with code {code}"),
-        FaultCause::Start { message } => format!("could not be started: {message}"),
-        FaultCause::Rendezvous => "the gang's nodes did not meet in time".to_owned(),
-        FaultCause::Hang { silent_ms, limit_ms } => {
+        FaultCauseRecord::Exit { code } => format!("exited with code {code}"),
+        FaultCauseRecord::Signal { signal } => format!("killed by signal {signal}"),
+        FaultCauseRecord::Setup { code } => format!("the setup command failed with code {code}"),
+        FaultCauseRecord::Start { message } => format!("could not be started: {message}"),
+        FaultCauseRecord::Rendezvous => "the gang's nodes did not meet in time".to_owned(),
+        FaultCauseRecord::Hang { silent_ms, limit_ms } => {
             let seconds = |millis: u64| std::time::Duration::from_millis(millis).as_secs();
             format!("came to a stand: no progress for {} s, {} s were allowed", seconds(*silent_ms), seconds(*limit_ms))
         }
-        FaultCause::NotFinite { step, steps } => {
+        FaultCauseRecord::NotFinite { step, steps } => {
             format!("the loss was NaN or infinite for {steps} steps in a row, up to step {step}")
         }
-        FaultCause::SupervisorLost => "the supervisor was lost".to_owned(),
+        FaultCauseRecord::SupervisorLost => "the supervisor was lost".to_owned(),
     }
 }
 

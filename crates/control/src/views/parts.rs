@@ -2,8 +2,7 @@
 
 use gangline_api::{Checkpoints, Gang, JobState, Progress};
 
-use gangline_execution::protocol::FaultCause;
-use gangline_store::model::{CheckpointsRecord, GangRecord, JobRecord, ProgressRecord, StateRecord};
+use gangline_store::model::{CheckpointsRecord, FaultCauseRecord, GangRecord, JobRecord, ProgressRecord, StateRecord};
 
 pub(crate) fn state(state: StateRecord) -> JobState {
     match state {
@@ -28,7 +27,9 @@ pub(super) fn progress(record: &JobRecord) -> Progress {
     let ProgressRecord { steps_per_second, not_finite_since, .. } = record.progress;
     let fault = record.last_attempt().and_then(|attempt| attempt.fault.as_ref()).map(|(_, fault)| &fault.cause);
     let by_fault = match fault {
-        Some(FaultCause::NotFinite { step, steps }) => Some(step.saturating_add(1).saturating_sub(u64::from(*steps))),
+        Some(FaultCauseRecord::NotFinite { step, steps }) => {
+            Some(step.saturating_add(1).saturating_sub(u64::from(*steps)))
+        }
         _ => None,
     };
     let loss_not_finite_since = not_finite_since.or(by_fault);

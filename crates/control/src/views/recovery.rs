@@ -3,9 +3,8 @@
 
 use gangline_api::{Recovery, RecoveryLine};
 use gangline_base::{RecoveryPhase, Timestamp};
-use gangline_execution::protocol::Marks;
 
-use gangline_store::model::{AttemptRecord, JobRecord, ShareRecord};
+use gangline_store::model::{AttemptRecord, JobRecord, MarksRecord, ShareRecord};
 
 /// Returns every recovery of the job, oldest first.
 pub(super) fn recoveries(job: &JobRecord) -> Vec<Recovery> {
@@ -53,9 +52,9 @@ fn last_end(attempt: &AttemptRecord) -> Option<Timestamp> {
 }
 
 /// Returns the gang's marks: the gang has started, restored and stepped when its last node has.
-fn marks_of(attempt: &AttemptRecord) -> Marks {
+fn marks_of(attempt: &AttemptRecord) -> MarksRecord {
     let marks = || attempt.shares.iter().filter_map(ShareRecord::marks);
-    Marks {
+    MarksRecord {
         ranks_started: marks().filter_map(|m| m.ranks_started).max(),
         restore_began: marks().filter_map(|m| m.restore_began).min(),
         restore_ended: marks().filter_map(|m| m.restore_ended).max(),

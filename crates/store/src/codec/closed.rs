@@ -5,10 +5,10 @@
 use std::ops::Range;
 
 use gangline_base::{AttemptNumber, JobId, Money, Timestamp};
-use gangline_execution::protocol::{CheckpointReport, Fault, NodeState, UnixNanos, UsageReport};
 use serde::{Deserialize, Serialize};
 
 use super::{VERSION_CLOSED, encode};
+use crate::model::{FaultRecord, SavedRecord, ShareStateRecord, UnixNanos, UsageRecord};
 
 /// The most shares in one entry; a larger attempt has several entries, each far below the largest record.
 const SHARES_MAX: usize = 512;
@@ -28,7 +28,7 @@ pub struct ClosedAttempt {
     pub shares: Vec<ClosedShare>,
     /// The earliest fault and its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<(String, Fault)>,
+    pub fault: Option<(String, FaultRecord)>,
     /// The job's progress at the attempt's end.
     pub progress: ClosedProgress,
 }
@@ -57,14 +57,14 @@ pub struct ClosedReport {
     /// When the report was sent.
     pub sent_at: UnixNanos,
     /// The share's state.
-    pub state: NodeState,
+    pub state: ShareStateRecord,
     /// The devices' time by bucket; empty buckets are left out.
-    pub usage: UsageReport,
+    pub usage: UsageRecord,
     /// Times of the ranks' start, restore begin, restore end, and first step.
     pub marks: [Option<UnixNanos>; 4],
     /// The last durable checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpoint: Option<CheckpointReport>,
+    pub checkpoint: Option<SavedRecord>,
     /// The number of checkpoints and their bytes.
     pub checkpoints: (u32, u64),
 }
@@ -122,11 +122,10 @@ fn is_zero_u64(number: &u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gangline_execution::protocol::{FaultCause, Outcome};
-
     use super::*;
     use crate::codec::{Recorded, decode_entry};
     use crate::db;
+    use crate::model::{FaultCauseRecord, OutcomeRecord};
 
     /// The result as this version was first written.
     const FIXTURE: &str = include_str!("../../tests/fixtures/attempt_closed_v3.json");
@@ -136,19 +135,19 @@ mod tests {
             pid: 4_711,
             started_at: 1_700_000_000_000_000_000 + number,
             sent_at: 1_700_000_009_000_000_000,
-            state: NodeState::Ended { at: 1_700_000_009_000_000_000, outcome: Outcome::Stopped },
-            usage: UsageReport([("compute".to_owned(), 7_000_000_000 + number), ("idle".to_owned(), 1)].into()),
+            state: ShareStateRecord::Ended { at: 1_700_000_009_000_000_000, outcome: OutcomeRecord::Stopped },
+            usage: UsageRecord([("compute".to_owned(), 7_000_000_000 + number), ("idle".to_owned(), 1)].into()),
             marks: [Some(1_700_000_001_000_000_000), None, None, Some(1_700_000_002_000_000_000)],
-            checkpoint: Some(CheckpointReport { step: 5, bytes: 1 << 30, at: 1_700_000_005_000_000_000 }),
+            checkpoint: Some(SavedRecord { step: 5, bytes: 1 << 30, at: 1_700_000_005_000_000_000 }),
             checkpoints: (3, 3 << 30),
         };
         ClosedShare { price: Some(Money::from_nano_dollars(2_500_000_000)), samples: 12, report: Some(report) }
     }
 
     fn attempt(nodes: u64) -> ClosedAttempt {
-        let fault = Fault {
+        let fault = FaultRecord {
             rank: Some(3),
-            cause: FaultCause::Exit { code: 1 },
+            cause: FaultCauseRecord::Exit { code: 1 },
             noticed_at: 1_700_000_008_000_000_000,
             last_sign_of_life: 1_700_000_007_000_000_000,
             last_lines: vec!["out of memory \u{1f6f7}".to_owned()],

@@ -6,7 +6,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use gangline_execution::files::write_durably;
 use rusqlite::Connection;
 
 use super::anchor::Anchored;
@@ -195,8 +194,16 @@ pub fn place_journal(data: &Path, wanted: &Path) -> Result<PathBuf, Error> {
     let refused = |source| Error::Folder { path: path.clone(), source };
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(data).map_err(refused)?;
     let said = wanted.strip_prefix(data).unwrap_or(wanted);
-    write_durably(&path, format!("{}\n", said.display()).as_bytes()).map_err(refused)?;
+    write_whole(&path, format!("{}\n", said.display()).as_bytes()).map_err(refused)?;
     Ok(wanted.to_owned())
+}
+
+/// Writes a small file so that it is whole or as before after a crash.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let aside = path.with_extension(UNFINISHED);
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(&aside)?;
+    file.write_all(bytes)?;
+    publish(&aside, path, path.parent().unwrap_or(Path::new(".")))
 }
 
 /// Makes the names in a folder durable, and the folder's own name.

@@ -1,11 +1,11 @@
 //! Compares a stored record of a job with the one made from the journal.
 
 use gangline_base::Buckets;
-use gangline_execution::protocol::NodeState;
 
 use super::parts::StateRecord;
 use super::record::{AttemptRecord, JobRecord, ShareRecord};
 use super::remake::Remade;
+use super::reported::ShareStateRecord;
 
 impl Remade {
     /// Returns the first difference of a stored record. Transient notes, ranks' figures and reports of a
@@ -75,7 +75,7 @@ fn is_same_attempt(made: &AttemptRecord, stored: &AttemptRecord, is_known: bool)
 fn is_same_share(made: &ShareRecord, stored: &ShareRecord, is_known: bool) -> bool {
     let said = |share: &ShareRecord| {
         share.report.as_ref().map(|report| {
-            let ended = matches!(report.state, NodeState::Ended { .. });
+            let ended = matches!(report.state, ShareStateRecord::Ended { .. });
             (report.started_at, Buckets::from(&report.usage), report.marks, report.checkpoint, ended)
         })
     };

@@ -2,15 +2,14 @@
 //! be made again from it, and the attempt's shares are booked.
 
 use gangline_accounting::LedgerEntry;
-use gangline_base::{AttemptNumber, JobId, Timestamp};
-use gangline_execution::protocol::{FaultCause, Marks, NodeState, Outcome, PROTOCOL_VERSION, Report, UsageReport};
+use gangline_base::{AttemptNumber, Timestamp};
 use gangline_orchestration::{Decision, Engine};
 
-use super::book_attempt;
-use super::bound::cut;
 use super::parts::{CheckpointsRecord, ProgressRecord};
 use super::record::{AttemptRecord, JobRecord, ShareRecord};
+use super::reported::{FaultCauseRecord, MarksRecord, OutcomeRecord, ReportRecord, ShareStateRecord, UsageRecord};
 use super::sweep::BudgetRecord;
+use super::{book_attempt, cut};
 use crate::codec::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
 
 /// The longest message kept of a share other than the one with the first fault.
@@ -59,11 +58,10 @@ impl JobRecord {
     pub fn take_closed(&mut self, closed: ClosedAttempt) {
         let ClosedAttempt { job: _, attempt: number, first, shares, fault, progress } = closed;
         let Some(attempt) = self.attempts.last_mut().filter(|last| last.number == number.0) else { return };
-        let id = self.id;
         for (share, closed) in attempt.shares.iter_mut().skip(first).zip(shares) {
             share.price = closed.price;
             share.samples_stored = closed.samples;
-            share.report = closed.report.map(|report| opened_report((id, number), &share.node, report));
+            share.report = closed.report.map(opened_report);
         }
         attempt.fault = fault.or(attempt.fault.take());
         let ClosedProgress { steps, high_water_step, losses, tokens, checkpoints, spent } = progress;
@@ -78,14 +76,14 @@ impl JobRecord {
 
 fn closed_share(share: &ShareRecord) -> ClosedShare {
     let report = share.report.as_ref().map(|report| {
-        let Marks { ranks_started, restore_began, restore_ended, first_step } = report.marks;
+        let MarksRecord { ranks_started, restore_began, restore_ended, first_step } = report.marks;
         let used = report.usage.0.iter().filter(|(_, nanos)| **nanos > 0);
         ClosedReport {
             pid: report.supervisor_pid,
             started_at: report.started_at,
             sent_at: report.sent_at,
             state: in_short(&report.state),
-            usage: UsageReport(used.map(|(name, nanos)| (name.clone(), *nanos)).collect()),
+            usage: UsageRecord(used.map(|(name, nanos)| (name.clone(), *nanos)).collect()),
             marks: [ranks_started, restore_began, restore_ended, first_step],
             checkpoint: report.checkpoint,
             checkpoints: (report.checkpoints, report.checkpoint_bytes),
@@ -96,46 +94,38 @@ fn closed_share(share: &ShareRecord) -> ClosedShare {
 
 /// Returns a share's state without the texts of its fault: the gang's first fault is stored whole, beside the
 /// shares.
-fn in_short(state: &NodeState) -> NodeState {
+fn in_short(state: &ShareStateRecord) -> ShareStateRecord {
     let mut state = state.clone();
-    let NodeState::Ended { outcome, .. } = &mut state else { return state };
+    let ShareStateRecord::Ended { outcome, .. } = &mut state else { return state };
     match outcome {
-        Outcome::Fault { fault } | Outcome::DoNotRestart { fault } => {
+        OutcomeRecord::Fault { fault } | OutcomeRecord::DoNotRestart { fault } => {
             (fault.last_lines, fault.diagnosis) = (Vec::new(), None);
-            if let FaultCause::Start { message } = &mut fault.cause {
+            if let FaultCauseRecord::Start { message } = &mut fault.cause {
                 *message = cut(message, MESSAGE_BYTES_MAX);
             }
         }
-        Outcome::Unable { message } => *message = cut(message, MESSAGE_BYTES_MAX),
-        Outcome::Succeeded | Outcome::Requeue | Outcome::Stopped | Outcome::Terminated => {}
+        OutcomeRecord::Unable { message } => *message = cut(message, MESSAGE_BYTES_MAX),
+        OutcomeRecord::Succeeded | OutcomeRecord::Requeue | OutcomeRecord::Stopped | OutcomeRecord::Terminated => {}
     }
     state
 }
 
-/// Rebuilds a report from its stored part. The epoch doesn't matter for an ended attempt.
-fn opened_report((job, attempt): (JobId, AttemptNumber), node: &str, closed: ClosedReport) -> Report {
+/// Rebuilds a report from its stored part.
+fn opened_report(closed: ClosedReport) -> ReportRecord {
     let [ranks_started, restore_began, restore_ended, first_step] = closed.marks;
-    Report {
-        version: PROTOCOL_VERSION,
-        job: job.0,
-        attempt: attempt.0,
-        epoch: 0,
-        node: node.to_owned(),
+    ReportRecord {
         supervisor_pid: closed.pid,
         sent_at: closed.sent_at,
         started_at: closed.started_at,
         state: closed.state,
         ranks: Vec::new(),
         usage: closed.usage,
-        marks: Marks { ranks_started, restore_began, restore_ended, first_step },
+        marks: MarksRecord { ranks_started, restore_began, restore_ended, first_step },
         checkpoint: closed.checkpoint,
         checkpoints: closed.checkpoints.0,
         checkpoint_bytes: closed.checkpoints.1,
         rendezvous: None,
-        notice: None,
         findings: Vec::new(),
         silence: None,
-        samples: Vec::new(),
-        samples_from: 0,
     }
 }

@@ -2,10 +2,10 @@
 //! bookings and recoveries need. A whole report has much more on each rank, and a job keeps many attempts.
 
 use gangline_base::Phase;
-use gangline_execution::protocol::{Marks, NodeState, Report, UnixNanos, UsageReport};
 use serde::{Deserialize, Serialize};
 
 use super::record::ShareRecord;
+use super::reported::{MarksRecord, ReportRecord, ShareStateRecord, UnixNanos, UsageRecord};
 
 /// The stored part of a last report; see the module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,8 +16,8 @@ pub struct LastWords {
     ended_at: Option<UnixNanos>,
     /// Each rank's number, process, phase and step.
     ranks: Vec<RankWords>,
-    usage: UsageReport,
-    marks: Marks,
+    usage: UsageRecord,
+    marks: MarksRecord,
     checkpoints: u32,
     checkpoint_bytes: u64,
 }
@@ -25,12 +25,12 @@ pub struct LastWords {
 /// A rank's number, process, phase and step.
 pub(super) type RankWords = (u32, Option<u32>, Option<Phase>, Option<u64>);
 
-impl From<Report> for LastWords {
-    fn from(report: Report) -> LastWords {
+impl From<ReportRecord> for LastWords {
+    fn from(report: ReportRecord) -> LastWords {
         let (has_run, ended_at) = match report.state {
-            NodeState::Preparing => (false, None),
-            NodeState::Running { .. } => (true, None),
-            NodeState::Ended { at, .. } => (true, Some(at)),
+            ShareStateRecord::Preparing => (false, None),
+            ShareStateRecord::Running { .. } => (true, None),
+            ShareStateRecord::Ended { at, .. } => (true, Some(at)),
         };
         LastWords {
             supervisor_pid: report.supervisor_pid,
@@ -56,9 +56,9 @@ impl ShareRecord {
     pub fn state(&self) -> &'static str {
         let state = self.report.as_ref().map(|report| &report.state);
         match (state, &self.last) {
-            (Some(NodeState::Preparing), _) => "preparing",
-            (Some(NodeState::Running { .. }), _) => "running",
-            (Some(NodeState::Ended { .. }), _) => "ended",
+            (Some(ShareStateRecord::Preparing), _) => "preparing",
+            (Some(ShareStateRecord::Running { .. }), _) => "running",
+            (Some(ShareStateRecord::Ended { .. }), _) => "ended",
             (None, Some(last)) if last.ended_at.is_some() => "ended",
             (None, Some(last)) if last.has_run => "running",
             (None, Some(_)) => "preparing",
@@ -82,21 +82,21 @@ impl ShareRecord {
     }
 
     /// Returns the reported device time, and the time from which it counts.
-    pub fn usage(&self) -> Option<(UnixNanos, &UsageReport)> {
+    pub fn usage(&self) -> Option<(UnixNanos, &UsageRecord)> {
         let last = self.last.as_ref().map(|last| (last.started_at, &last.usage));
         self.report.as_ref().map(|report| (report.started_at, &report.usage)).or(last)
     }
 
     /// Returns when the first rank reached each phase, if the supervisor has reported.
-    pub fn marks(&self) -> Option<Marks> {
+    pub fn marks(&self) -> Option<MarksRecord> {
         self.report.as_ref().map(|report| report.marks).or(self.last.as_ref().map(|last| last.marks))
     }
 
     /// Returns when the supervisor saw its last rank end, if it did.
     pub fn ended_at(&self) -> Option<UnixNanos> {
         match self.report.as_ref().map(|report| &report.state) {
-            Some(NodeState::Ended { at, .. }) => Some(*at),
-            Some(NodeState::Preparing | NodeState::Running { .. }) => None,
+            Some(ShareStateRecord::Ended { at, .. }) => Some(*at),
+            Some(ShareStateRecord::Preparing | ShareStateRecord::Running { .. }) => None,
             None => self.last.as_ref().and_then(|last| last.ended_at),
         }
     }

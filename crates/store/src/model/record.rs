@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gangline_base::{JobId, JobSpec, Money, NodeId, Timestamp};
-use gangline_execution::protocol::{Fault, FaultCause, Report};
 use gangline_orchestration::{Decision, Engine, Fate, Job, RequeueReason, Rung, Share, StopReason};
-use gangline_specs::config::NodeConfig;
 use serde::{Deserialize, Serialize};
 
 use super::attempts::excess_attempts;
 use super::last_words::LastWords;
 use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
+use super::reported::{FaultCauseRecord, FaultRecord, ReportRecord};
 use super::resume::submission;
 use super::retention::RemovedRecord;
 use super::straggler::StragglerRecord;
@@ -115,7 +114,7 @@ pub struct AttemptRecord {
     /// The reason for the end, as a sentence, if it has ended.
     pub ended_because: Option<String>,
     /// The earliest fault of any node.
-    pub fault: Option<(String, Fault)>,
+    pub fault: Option<(String, FaultRecord)>,
     /// The nodes of the gang, in the order of their ranks.
     pub shares: Vec<ShareRecord>,
     /// The gang's slow ranks, by the last check.
@@ -137,8 +136,8 @@ pub struct ShareRecord {
     pub node: String,
     /// The numbers of the devices on the node.
     pub devices: Vec<u32>,
-    /// The last report, without its samples. After the attempt, `last` has the part that is still needed.
-    pub report: Option<Report>,
+    /// The last report. After the attempt, `last` has the part that is still needed.
+    pub report: Option<ReportRecord>,
     /// The last report of the supervisor, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastWords>,
@@ -333,11 +332,11 @@ impl JobRecord {
     }
 
     /// Records a share's end for a supervisor that can't report it any more.
-    pub fn share_failed(&mut self, now: Timestamp, node: &str, cause: FaultCause) {
+    pub fn share_failed(&mut self, now: Timestamp, node: &str, cause: FaultCauseRecord) {
         let Some(attempt) = self.attempts.last_mut() else { return };
         let share = attempt.shares.iter().find(|share| share.node == node);
         let last_sign = share.and_then(|share| share.report.as_ref()).map(|report| report.sent_at);
-        let fault = Fault {
+        let fault = FaultRecord {
             rank: None,
             cause,
             noticed_at: now.unix_nanos(),
@@ -350,12 +349,11 @@ impl JobRecord {
         }
     }
 
-    /// Sets the prices of the attempt that has just been placed.
-    pub fn price_attempt(&mut self, nodes: &[NodeConfig]) {
+    /// Sets the prices of the attempt that has just been placed; `price_of` gives a node's price of an accelerator-hour.
+    pub fn price_attempt(&mut self, price_of: impl Fn(&str) -> Option<Money>) {
         let shares = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none());
         for share in shares.into_iter().flat_map(|attempt| &mut attempt.shares).filter(|share| share.price.is_none()) {
-            let node = nodes.iter().find(|node| node.name.as_str() == share.node);
-            share.price = node.and_then(|node| node.price_per_hour);
+            share.price = price_of(&share.node);
         }
     }
 

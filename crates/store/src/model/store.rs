@@ -126,9 +126,9 @@ pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> ru
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     let [job, attempt, number] = [to_sql(row.job), i64::from(row.attempt), to_sql(row.number)];
     let node_rank = i64::try_from(row.node_rank).unwrap_or(i64::MAX);
-    let [at, step, tokens] = [row.sample.at, row.sample.step, row.sample.tokens].map(to_sql);
+    let [at, step, tokens] = [row.point.at, row.point.step, row.point.tokens].map(to_sql);
     // Normalised as by SQLite: NaN becomes NULL, and zero has no sign.
-    let loss = row.sample.loss.filter(|loss| !loss.is_nan()).map(|loss| loss + 0.0);
+    let loss = row.point.loss.filter(|loss| !loss.is_nan()).map(|loss| loss + 0.0);
     let sum = sample_sum(&[job, attempt, node_rank, number, at, step, tokens], loss);
     let columns = params![job, attempt, node_rank, number, at, step, loss, tokens, sum];
     transaction.prepare_cached(sql)?.execute(columns)?;

@@ -6,12 +6,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gangline_base::{JobId, SweepId, Timestamp};
-use gangline_execution::protocol::Sample;
 
 use super::{Batch, Changes, Journal, Queries, Series};
 use crate::codec::tests::examples::Examples;
 use crate::db::{Entry, Error, Limits, Record, Sequence};
-use crate::model::{JobRecord, KeptAnswer, RequestKey, SampleRow, Standing, StateRecord, Wanted};
+use crate::model::{CurvePoint, JobRecord, KeptAnswer, RequestKey, SampleRow, Standing, StateRecord, Wanted};
 
 /// A store under test. Each value is a store of its own, empty at first; it lives on between openings.
 pub(crate) trait Subject {
@@ -261,7 +260,7 @@ fn a_point_is_stored_once<S: Subject>(store: &S) {
         attempt: 1,
         node_rank: 0,
         number,
-        sample: Sample {
+        point: CurvePoint {
             at: NOW.unix_nanos(),
             step: number + 1,
             loss: Some(loss),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use gangline_api::JobState;
 use gangline_base::{Bytes, Grid, JobId, SweepRules, SweepSpec, Timestamp};
 use gangline_execution::launcher::Launcher;
-use gangline_execution::protocol::{FaultCause, Outcome, Sample, SupervisorSpec};
+use gangline_execution::protocol::{FaultCause, Outcome, SupervisorSpec};
 use gangline_specs::config::Retention;
 
 use super::super::handle::Request;
@@ -19,7 +19,7 @@ use super::super::retention::{Ended, Outcome as Swept, Surroundings, Sweeper, fi
 use super::{Supervisor, World, fault, spec};
 use crate::retention::{CautiousClock, preview};
 use crate::views::Views;
-use gangline_store::model::{Removal, SampleRow};
+use gangline_store::model::{CurvePoint, Removal, SampleRow};
 use gangline_store::ports::Queries as _;
 
 const DAY: Duration = Duration::from_hours(24);
@@ -369,9 +369,9 @@ pub(super) fn store_curve(world: &mut World, job: JobId, points: u64) {
     let row = |node_rank, number: u64| {
         let small = f64::from(u32::try_from(number).expect("few"));
         let loss = if number == points / 3 { 50.0 } else { 5.0 - small / 1e5 };
-        let sample =
-            Sample { at: number, step: number, loss: Some(loss), tokens: number, metric: None, is_diverged: false };
-        SampleRow { job: job.0, attempt: 1, node_rank, number, sample }
+        let point =
+            CurvePoint { at: number, step: number, loss: Some(loss), tokens: number, metric: None, is_diverged: false };
+        SampleRow { job: job.0, attempt: 1, node_rank, number, point }
     };
     let rows = (0..points).flat_map(|number| [row(0, number), row(1, number)]);
     world.actor().rows.samples.extend(rows);

@@ -11,6 +11,7 @@ use gangline_execution::protocol::{
     Diagnosis, Fault, FaultCause, NodeFinding, NodeState, Notice, Outcome, Rendezvous, Report, SAMPLES_PER_REPORT_MAX,
     UsageReport,
 };
+use gangline_store::model::cut;
 
 /// The longest text, such as a log line, a sentence or a notice.
 const TEXT_BYTES_MAX: usize = 4 << 10;
@@ -22,11 +23,8 @@ const FINDINGS_MAX: usize = 16;
 const LINES_MAX: usize = 10;
 /// The most ranks of a node; its job has fewer.
 const RANKS_MAX: usize = 1_024;
-/// Marks a cut.
-const MARK: &str = "...";
-
 /// Cuts a report to its limits. A report within its limits is unchanged.
-pub fn bound(report: &mut Report) {
+pub(crate) fn bound(report: &mut Report) {
     let Report {
         version: _,
         job: _,
@@ -65,15 +63,6 @@ pub fn bound(report: &mut Report) {
         [place, measured].into_iter().for_each(shorten);
     }
     samples.truncate(SAMPLES_PER_REPORT_MAX);
-}
-
-/// Returns at most `bytes_max` bytes of a text, including the mark if the text was cut.
-pub fn cut(text: &str, bytes_max: usize) -> String {
-    if text.len() <= bytes_max {
-        return text.to_owned();
-    }
-    let kept = text.floor_char_boundary(bytes_max.saturating_sub(MARK.len()));
-    format!("{}{MARK}", &text[..kept])
 }
 
 fn shorten(text: &mut String) {
@@ -125,22 +114,4 @@ fn bound_usage(usage: &mut UsageReport) {
         *sum = sum.saturating_add(nanos);
     }
     usage.0 = known;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_cut_says_so_and_is_cut_once() {
-        let check = |text: &str, bytes_max: usize, expected: &str| {
-            let short = cut(text, bytes_max);
-            assert_eq!(short, expected);
-            assert_eq!(cut(&short, bytes_max), short);
-        };
-        check("whole", 5, "whole");
-        check("longer", 5, "lo...");
-        check("\u{1f6f7}\u{1f6f7}\u{1f6f7}", 10, "\u{1f6f7}...");
-        check("longer", 2, "...");
-    }
 }
