@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::Context as _;
 use cargo_metadata::TargetKind;
@@ -14,6 +14,8 @@ use crate::test_report::TestReport;
 
 /// The target of the end-to-end tests, in `tests/`.
 const END_TO_END: &str = "all";
+/// Those of them that need a Slurm.
+const ON_SLURM: [&str; 3] = ["e2e::machines::", "e2e::pool::", "e2e::slurm::"];
 
 /// Builds the binary that the end-to-end tests run, then runs all tests that the filters let through.
 ///
@@ -71,46 +73,79 @@ pub(crate) fn binary() -> anyhow::Result<PathBuf> {
 pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<bool> {
     let mut command = cargo(["test", "--profile", PROFILE, "--workspace", "--no-fail-fast"]);
     command.args(is_ci.then_some("--locked")).args(["--", "--show-output"]).args(filters).stdout(Stdio::piped());
-    show(&mut command, is_ci)
+    Ok(harness(&mut command, std::io::stdout().lock())?.conclude(is_ci))
 }
 
 /// Runs the end-to-end tests by their program, and names the slowest. They wait more than they compute, so twice as many run at a
-/// time as there are processors.
+/// time as there are processors. Those on a Slurm run beside, one after another: they share one, and would hold the others' threads
+/// while they wait for it.
 ///
 /// # Errors
 /// When the program can't be started.
 pub(crate) fn run_end_to_end(program: &Path, is_ci: bool) -> anyhow::Result<bool> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from) * 2;
-    let mut command = Command::new(program);
-    command.args(["e2e::", "--show-output", "--test-threads", &threads.to_string()]);
-    // Says how long each test took. The harness takes it for unstable, and takes it with this variable only.
-    command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
-    show(command.current_dir("tests").stdout(Stdio::piped()), is_ci)
+    let mut on_slurm = end_to_end(program, 1);
+    on_slurm.args(ON_SLURM);
+    let mut others = end_to_end(program, threads);
+    others.arg("e2e::").args(ON_SLURM.iter().flat_map(|filter| ["--skip", filter]));
+    let beside = std::thread::spawn(move || {
+        let mut shown = Vec::new();
+        harness(&mut on_slurm, &mut shown).map(|ran| (ran, shown))
+    });
+    let others = harness(&mut others, std::io::stdout().lock());
+    let (on_slurm, shown) = beside.join().expect("nothing in the thread panics")?;
+    println!("{}", String::from_utf8_lossy(&shown));
+    let passed = [others?, on_slurm].map(|ran| ran.conclude(is_ci));
+    Ok(passed.iter().all(|passed| *passed))
 }
 
-fn show(command: &mut Command, is_ci: bool) -> anyhow::Result<bool> {
+/// The program of the end-to-end tests, which still lacks its filters.
+fn end_to_end(program: &Path, threads: usize) -> Command {
+    let mut command = Command::new(program);
+    command.args(["--show-output", "--test-threads", &threads.to_string()]);
+    // Says how long each test took. The harness takes it for unstable, and takes it with this variable only.
+    command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
+    command.current_dir("tests").stdout(Stdio::piped());
+    command
+}
+
+/// A run of tests that is over.
+struct Ran {
+    report: TestReport,
+    status: ExitStatus,
+}
+
+/// Runs tests and shows the harness's output as it comes.
+fn harness(command: &mut Command, shown: impl Write) -> anyhow::Result<Ran> {
     eprintln!("$ {}", command::line(command));
     let mut child = command.spawn().context("start the tests")?;
     let output = child.stdout.take().context("read the output of the tests")?;
-    let report = read(output, std::io::stdout().lock())?;
-    let status = child.wait().context("wait for the tests")?;
-    for (name, took) in report.slowest() {
-        println!("slow: {took:>6.1} s  {name}");
+    let report = read(output, shown)?;
+    Ok(Ran { report, status: child.wait().context("wait for the tests")? })
+}
+
+impl Ran {
+    /// Sums the tests up; true if all that ran passed, and in CI all ran.
+    fn conclude(&self, is_ci: bool) -> bool {
+        let Ran { report, status } = self;
+        for (name, took) in report.slowest() {
+            println!("slow: {took:>6.1} s  {name}");
+        }
+        for skip in report.skips() {
+            println!("skipped: {skip}");
+        }
+        if !status.success() && !report.has_failures() {
+            eprintln!("error: the run failed beside the tests: {status}");
+        }
+        if is_ci && !report.skips().is_empty() {
+            eprintln!("error: in CI a skipped test is a failure");
+        }
+        if !report.has_passes() {
+            eprintln!("error: no test ran");
+        }
+        println!("{report}");
+        status.success() && report.has_passes() && (report.skips().is_empty() || !is_ci)
     }
-    for skip in report.skips() {
-        println!("skipped: {skip}");
-    }
-    if !status.success() && !report.has_failures() {
-        eprintln!("error: the run failed beside the tests: {status}");
-    }
-    if is_ci && !report.skips().is_empty() {
-        eprintln!("error: in CI a skipped test is a failure");
-    }
-    if !report.has_passes() {
-        eprintln!("error: no test ran");
-    }
-    println!("{report}");
-    Ok(status.success() && report.has_passes() && (report.skips().is_empty() || !is_ci))
 }
 
 /// Lines are shown whole as they come; what isn't UTF-8 is shown as well as it can be.
