@@ -12,6 +12,7 @@ pub mod history;
 pub mod model;
 pub mod ports;
 pub mod rebuild;
+mod reported;
 mod sqlite;
 
 pub use sqlite::unless_row_damaged;

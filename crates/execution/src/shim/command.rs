@@ -55,7 +55,7 @@ impl Spawned {
 pub(super) fn spawn(command: &[String]) -> io::Result<Spawned> {
     let (complaint, complains) = pipe()?;
     let mut exec = Command::new(THIS_PROGRAM);
-    exec.arg0("gangline").arg("exec-rank").arg("--keeper").arg(own_pid().to_string()).arg("--").args(command);
+    exec.arg0("gangline").arg("exec-rank").arg("--shim").arg(own_pid().to_string()).arg("--").args(command);
     exec.stdin(complains).stdout(Stdio::piped()).stderr(Stdio::piped());
     Ok(Spawned { child: exec.process_group(0).spawn()?, complaint })
 }

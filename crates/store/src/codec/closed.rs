@@ -8,7 +8,7 @@ use gangline_base::{AttemptNumber, JobId, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{VERSION_CLOSED, encode};
-use crate::model::{FaultRecord, SavedRecord, ShareStateRecord, UnixNanos, UsageRecord};
+use crate::reported::{FaultRecord, SavedRecord, ShareStateRecord, UnixNanos, UsageRecord};
 
 /// The most shares in one entry; a larger attempt has several entries, each far below the largest record.
 const SHARES_MAX: usize = 512;
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::codec::{Recorded, decode_entry};
     use crate::db;
-    use crate::model::{FaultCauseRecord, OutcomeRecord};
+    use crate::reported::{FaultCauseRecord, OutcomeRecord};
 
     /// The result as this version was first written.
     const FIXTURE: &str = include_str!("../../tests/fixtures/attempt_closed_v3.json");

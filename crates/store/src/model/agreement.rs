@@ -5,7 +5,7 @@ use gangline_base::Buckets;
 use super::parts::StateRecord;
 use super::record::{AttemptRecord, JobRecord, ShareRecord};
 use super::remake::Remade;
-use super::reported::ShareStateRecord;
+use crate::reported::ShareStateRecord;
 
 impl Remade {
     /// Returns the first difference of a stored record. Transient notes, ranks' figures and reports of a

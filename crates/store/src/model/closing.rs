@@ -7,10 +7,10 @@ use gangline_orchestration::{Decision, Engine};
 
 use super::parts::{CheckpointsRecord, ProgressRecord};
 use super::record::{AttemptRecord, JobRecord, ShareRecord};
-use super::reported::{FaultCauseRecord, MarksRecord, OutcomeRecord, ReportRecord, ShareStateRecord, UsageRecord};
 use super::sweep::BudgetRecord;
 use super::{book_attempt, cut};
 use crate::codec::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
+use crate::reported::{FaultCauseRecord, MarksRecord, OutcomeRecord, ReportRecord, ShareStateRecord, UsageRecord};
 
 /// The longest message kept of a share other than the one with the first fault.
 const MESSAGE_BYTES_MAX: usize = 256;

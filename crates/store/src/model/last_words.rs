@@ -5,7 +5,7 @@ use gangline_base::Phase;
 use serde::{Deserialize, Serialize};
 
 use super::record::ShareRecord;
-use super::reported::{MarksRecord, ReportRecord, ShareStateRecord, UnixNanos, UsageRecord};
+use crate::reported::{MarksRecord, ReportRecord, ShareStateRecord, UnixNanos, UsageRecord};
 
 /// The stored part of a last report; see the module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -20,7 +20,6 @@ mod parts;
 mod record;
 mod remake;
 mod report;
-mod reported;
 mod resume;
 pub(crate) mod retention;
 pub(crate) mod series;
@@ -29,6 +28,10 @@ mod straggler;
 mod sweep;
 mod wanted;
 
+pub use crate::reported::{
+    DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord, OutcomeRecord, RankRecord,
+    RendezvousRecord, ReportRecord, SavedRecord, ShareStateRecord, SilenceRecord, UnixNanos, UsageRecord, WorkRecord,
+};
 pub use answers::{ANSWERS_MAX, KeptAnswer, Refused, RequestKey};
 pub use audit::Slice;
 pub use booking::accrued;
@@ -41,10 +44,6 @@ pub use parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
 pub use record::{AttemptRecord, JobRecord, ShareRecord};
 pub(crate) use remake::{Made, Remade, Remake};
 pub use report::{CurvePoint, Reported, SampleRow};
-pub use reported::{
-    DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord, OutcomeRecord, RankRecord,
-    RendezvousRecord, ReportRecord, SavedRecord, ShareStateRecord, SilenceRecord, UnixNanos, UsageRecord, WorkRecord,
-};
 pub use retention::{Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX};
 pub(crate) use retention::{is_removed, next_job};
 pub use series::SeriesPoint;

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::attempts::excess_attempts;
 use super::last_words::LastWords;
 use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
-use super::reported::{FaultCauseRecord, FaultRecord, ReportRecord};
 use super::resume::submission;
 use super::retention::RemovedRecord;
 use super::straggler::StragglerRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
 use crate::codec::{PinV1, SpecV1};
+use crate::reported::{FaultCauseRecord, FaultRecord, ReportRecord};
 
 /// The document's version.
 const VERSION: u32 = 1;

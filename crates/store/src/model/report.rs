@@ -4,7 +4,7 @@ use gangline_base::MetricValue;
 
 use super::parts::StateRecord;
 use super::record::JobRecord;
-use super::reported::{FaultRecord, OutcomeRecord, ReportRecord, ShareStateRecord, UnixNanos};
+use crate::reported::{FaultRecord, OutcomeRecord, ReportRecord, ShareStateRecord, UnixNanos};
 
 /// Limit of sample numbers: the range of a database column.
 const SAMPLE_NUMBER_MAX: u64 = i64::MAX.unsigned_abs();

@@ -1,8 +1,6 @@
 //! What supervisors reported of an attempt, as it is stored in a job's document and in the journal. The wire has
-//! types of its own ([`gangline-execution`'s protocol]); the control plane converts them as they come in, so that the
+//! types of its own (`execution::protocol`), which `control/src/reported.rs` converts as they come in, so that the
 //! protocol may change without the stored form.
-//!
-//! [`gangline-execution`'s protocol]: ../../../execution/src/protocol.rs
 
 use std::collections::BTreeMap;
 
