@@ -105,6 +105,22 @@ fn a_loss_that_is_nan_is_the_cause_of_the_end_and_is_shown() {
     assert!(shown.contains("loss nan since step 5 (2.5000 before)") && !shown.contains("signal 15"), "{shown}");
 }
 
+/// The script knows nothing of Gangline, and py-spy isn't there or isn't needed.
+#[test]
+fn the_function_in_which_a_python_rank_hangs_is_in_its_stacks() {
+    let product = Product::up(&["a=cpu:1"]);
+    let script = "import threading\n\
+        def reduces_the_gradients():\n    \
+            threading.Lock().acquire() and threading.Event().wait()\n\
+        print('training', flush=True)\n\
+        reduces_the_gradients()\n";
+    std::fs::write(product.path("hangs.py"), script).expect("a script");
+    let id = product.submit("name: hangs\nrun: python3 hangs.py\nrecovery: {max_faults: 0, hang_timeout: 1s}\n");
+    product.wait_state(&id, "failed");
+    let stacks = product.run(&["logs", &id, "--stacks"]).stdout;
+    assert!(stacks.contains("hangs.py\", line 3 in reduces_the_gradients"), "{stacks}");
+}
+
 #[test]
 fn a_node_that_is_no_longer_configured_goes_once_its_job_has_left_and_may_come_back() {
     let mut product = Product::up(&["a=cpu:1"]);

@@ -15,6 +15,7 @@ mod courier;
 mod diagnosis;
 mod divergence;
 mod environment;
+mod frames;
 mod gpus;
 mod hang;
 mod identity;

@@ -20,6 +20,7 @@ use super::clearing;
 use super::contact::{Answer, Contact};
 use super::courier::{Courier, Posted};
 use super::environment::{self, RankPlace};
+use super::frames;
 use super::input::{Action, Input, Kept};
 use super::node_attempt::{NodeAttempt, Stage};
 use super::notice;
@@ -359,7 +360,8 @@ impl Shell {
         let inherited = &self.options.environment;
         let staging = self.staging.as_ref().map(StagingFolder::path);
         let place = RankPlace { local, socket: &socket, staging };
-        let environment = environment::of_rank(&self.spec, inherited, rendezvous, place);
+        let mut environment = environment::of_rank(&self.spec, inherited, rendezvous, place);
+        frames::offer(&mut environment, &self.spec.folder, rank);
         let run = self.spec.run.clone();
         self.shims.start(Kept::Rank(local), &run, &environment)
     }
@@ -378,9 +380,11 @@ impl Shell {
     /// Collects stacks on a separate thread, since tools and processes may respond late. Also writes them to
     /// a file next to the logs.
     fn look_at_stacks(&self, ranks: Vec<(u32, u32)>) {
-        let (inputs, path) = (self.inputs.clone(), self.spec.folder.join(STACKS_FILE));
+        let (inputs, folder) = (self.inputs.clone(), self.spec.folder.clone());
         on_thread("stacks", move || {
-            let stacks: Vec<Stacks> = ranks.iter().map(|(rank, pid)| stacks::of_rank(*rank, *pid)).collect();
+            let look = |(rank, pid): &(u32, u32)| stacks::of_rank(*rank, *pid, &frames::file_of(&folder, *rank));
+            let stacks: Vec<Stacks> = ranks.iter().map(look).collect();
+            let path = folder.join(STACKS_FILE);
             let text: String = stacks.iter().map(|stacks| stacks.text.as_str()).collect();
             if let Err(error) = std::fs::write(&path, text) {
                 tracing::warn!(%error, path = %path.display(), "the stacks can't be kept");

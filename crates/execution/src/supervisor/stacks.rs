@@ -1,6 +1,6 @@
-//! Collects what the processes of a hung rank wait for: states and kernel functions from `/proc`, and the
-//! program's own stacks where py-spy or gdb are installed. All of it is bounded, and nothing waits for a
-//! process that doesn't respond.
+//! Collects what the processes of a hung rank wait for: states and kernel functions from `/proc`, the frames that
+//! Python processes tell themselves, and the stacks that py-spy or gdb show where a process doesn't answer. All of
+//! it is bounded, and nothing waits for a process that doesn't respond.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use super::frames;
 use crate::process::descendants;
 use crate::program::{self, Limits};
 
@@ -33,8 +34,8 @@ pub(super) struct Stacks {
     pub(super) text: String,
 }
 
-/// Examines the process `root` of `rank` and its descendants.
-pub(super) fn of_rank(rank: u32, root: u32) -> Stacks {
+/// Examines the process `root` of `rank` and its descendants, which write their frames to the file `frames`.
+pub(super) fn of_rank(rank: u32, root: u32, frames: &Path) -> Stacks {
     let mut stacks = Stacks { rank, ..Stacks::default() };
     for pid in std::iter::once(root).chain(descendants(root, &[])).take(PROCESSES_MAX) {
         let Some((is_halted, state)) = state(pid) else { continue };
@@ -43,8 +44,12 @@ pub(super) fn of_rank(rank: u32, root: u32) -> Stacks {
         let waits = waits_in(pid);
         stacks.summary.push(format!("rank {rank}: {name} ({pid}) {state}{waits}"));
         stacks.text += &format!("rank {rank}: process {pid} {name}: {state}\n{}", threads(pid));
-        if name.starts_with("python") {
-            stacks.text += &own_stacks(pid);
+        // A process that can't run can't answer.
+        let told = if is_halted { None } else { frames::of(pid, frames) };
+        match told {
+            Some(told) => stacks.text += &told,
+            None if is_python(pid, &name) => stacks.text += &own_stacks(pid),
+            None => {}
         }
         stacks.text.push('\n');
     }
@@ -84,6 +89,13 @@ fn threads(pid: u32) -> String {
         format!("  thread {} {}: {}\n{kernel}", number.to_string_lossy(), of("comm"), of("wchan"))
     });
     lines.collect()
+}
+
+/// Reports whether a process runs Python, whatever it calls itself: PyTorch names its main process.
+fn is_python(pid: u32, name: &str) -> bool {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let program = program.file_name().unwrap_or_default();
+    name.starts_with("python") || program.as_bytes().starts_with(b"python")
 }
 
 /// Returns the output of py-spy or gdb for a process, whichever is installed: in the environment of the
@@ -156,13 +168,13 @@ mod tests {
         // The child is another sh until its exec of sleep.
         let stopped =
             |stacks: &Stacks| stacks.is_halted && stacks.summary.get(1).is_some_and(|child| child.contains("sleep ("));
-        let mut stacks = of_rank(3, child.id());
+        let mut stacks = of_rank(3, child.id(), Path::new("/nowhere"));
         for _ in 0..1_000 {
             if stopped(&stacks) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(20));
-            stacks = of_rank(3, child.id());
+            stacks = of_rank(3, child.id(), Path::new("/nowhere"));
         }
         crate::process::kill_all(&descendants(child.id(), &[]));
         child.kill().expect("sh can be killed");
@@ -170,7 +182,7 @@ mod tests {
         assert!(stopped(&stacks) && stacks.summary[0].contains("was stopped"), "{stacks:?}");
         assert!(stacks.summary[0].starts_with("rank 3: sh ("), "{stacks:?}");
         assert!(stacks.text.contains("thread "), "{}", stacks.text);
-        assert_eq!(of_rank(0, u32::MAX), Stacks::default());
+        assert_eq!(of_rank(0, u32::MAX, Path::new("/nowhere")), Stacks::default());
     }
 
     #[test]
