@@ -125,7 +125,13 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
             topology: Default::default(),
         },
         elastic: None,
-        program: Program { workdir: "/".to_owned(), envs: Default::default(), setup: None, run: "true".to_owned() },
+        program: Program {
+            workdir: "/".to_owned(),
+            code: None,
+            envs: Default::default(),
+            setup: None,
+            run: "true".to_owned(),
+        },
         checkpoint: CheckpointPolicy { path: None, is_shared: false, grace: Duration::from_secs(30) },
         recovery: RecoveryPolicy {
             max_faults: 10,

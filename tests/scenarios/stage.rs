@@ -231,7 +231,13 @@ impl Stage {
                 let speed_up = SpeedUp::assumed(nodes, nodes_max);
                 Elastic { nodes_max, speed_up }
             }),
-            program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
+            program: Program {
+                workdir: "/".to_owned(),
+                code: None,
+                envs: BTreeMap::new(),
+                setup: None,
+                run: "true".to_owned(),
+            },
             checkpoint: CheckpointPolicy {
                 path: wanted.has_checkpoint.then(|| format!("/checkpoints/{name}")),
                 is_shared: false,

@@ -87,7 +87,13 @@ impl Gang {
             notify: Default::default(),
             origin: None,
             elastic: None,
-            program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
+            program: Program {
+                workdir: "/".to_owned(),
+                code: None,
+                envs: BTreeMap::new(),
+                setup: None,
+                run: "true".to_owned(),
+            },
             checkpoint: CheckpointPolicy { path: None, is_shared: false, grace: Duration::from_secs(30) },
             recovery: RecoveryPolicy {
                 max_faults: 10,

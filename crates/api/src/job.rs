@@ -116,8 +116,11 @@ pub struct Job {
     pub gang: Gang,
     /// The command of its ranks; in a list of jobs at most 1 KiB of it.
     pub run: String,
-    /// The folder they start in.
+    /// The folder they start in; of code from git, the repository's address.
     pub workdir: String,
+    /// The copy of the code that they run, if they run one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
     /// Where it saves.
     pub checkpoint_path: Option<String>,
     /// Faults so far.
@@ -152,6 +155,21 @@ pub struct Job {
     pub alerts: Vec<String>,
     /// What was decided about it, oldest first; at most the last 100.
     pub history: Vec<HistoryLine>,
+}
+
+/// A copy of code that was taken when a job was submitted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Code {
+    /// The copy's content id: jobs with the same one run the same code.
+    pub tree: String,
+    /// The git commit that it is, or that it differs from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Files that differ from the commit.
+    pub changed_files: u32,
+    /// The folder into which it is unpacked when the job starts; its differences from the commit are beside it, in
+    /// `changes.diff`.
+    pub folder: String,
 }
 
 /// The devices a job asks for.

@@ -23,7 +23,7 @@ pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;
 pub use explain::{Blocker, Dependency, Explanation, FirstBy, HistoryLine, Placement};
 pub use job::{
-    Attempt, BucketLine, Checkpoints, Diagnosis, Fault, Gang, Job, JobList, JobStanding, JobState, Point, Price,
+    Attempt, BucketLine, Checkpoints, Code, Diagnosis, Fault, Gang, Job, JobList, JobStanding, JobState, Point, Price,
     Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,
 };
 pub use metric::{Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues};

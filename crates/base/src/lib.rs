@@ -3,6 +3,7 @@
 //!
 //! Pure: no I/O, no clock, no randomness. Every quantity has a unit.
 
+mod code;
 mod day;
 mod dependency;
 mod device;
@@ -21,6 +22,7 @@ mod sweep;
 mod time;
 mod topology;
 
+pub use code::{CodeCopy, CodeSource};
 pub use day::{Day, InvalidDay};
 pub use dependency::{DEPENDENCIES_MAX, Dependency, EndCondition};
 pub use device::{DeviceLayout, InvalidLayout};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::{Bytes, Dependency, Elastic, JobId, Money, Notify, PoolName, QueueName, TopologyRequest};
+use crate::{Bytes, CodeCopy, Dependency, Elastic, JobId, Money, Notify, PoolName, QueueName, TopologyRequest};
 
 /// A validated job specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +77,8 @@ impl JobSpec {
         let JobSpec { name, queue, gang, program, checkpoint, submitter, .. } = self;
         let named = [name, queue.as_str(), &gang.accelerator.0, gang.pool.as_str(), &submitter.0];
         let optional = [program.setup.as_deref(), checkpoint.path.as_deref()];
-        let optional = optional.into_iter().chain(self.notify.texts()).flatten();
+        let code = program.code.iter().flat_map(CodeCopy::texts);
+        let optional = optional.into_iter().chain(self.notify.texts()).chain(code).flatten();
         let envs = program.envs.iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]);
         let texts = named.into_iter().chain([program.workdir.as_str(), &program.run]).chain(optional).chain(envs);
         let texts: u64 = texts.chain(self.datasets.iter().map(String::as_str)).map(|text| stored_text(text).0).sum();
@@ -237,8 +238,10 @@ pub enum Launch {
 /// The program that the ranks run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The working directory, as an absolute path.
+    /// The working directory, as an absolute path; of code from git, the repository's address.
     pub workdir: String,
+    /// The copy of the code in which it runs; none: it runs in the working directory itself.
+    pub code: Option<CodeCopy>,
     /// Environment variables in addition to those of torchrun and Gangline.
     pub envs: BTreeMap<String, String>,
     /// A shell command that runs once on each node before the ranks start.

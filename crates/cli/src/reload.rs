@@ -57,6 +57,7 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("limits", before.limits != now.limits),
         ("retention", before.retention != now.retention),
         ("smtp", before.smtp != now.smtp),
+        ("code", before.snapshot_max != now.snapshot_max),
     ];
     parts.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()).collect()
 }

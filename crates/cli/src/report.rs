@@ -23,6 +23,16 @@ pub(crate) fn job(job: &Job) -> String {
     text
 }
 
+/// Returns what is known of a copy of code.
+fn copied(code: &gangline_api::Code) -> String {
+    let of = match (&code.commit, code.changed_files) {
+        (None, _) => format!("copy {}", &code.tree.get(..12).unwrap_or_default()),
+        (Some(commit), 0) => format!("commit {commit}"),
+        (Some(commit), changed) => format!("commit {commit} and {changed} changed file(s)"),
+    };
+    format!("{of}, as at submit; in {}", code.folder)
+}
+
 fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     writeln!(text, "{} {} (queue {}, priority {}, by {})", job.id, job.name, job.queue, job.priority, job.submitter)?;
     let why = if job.because == job.state.name() { String::new() } else { format!(": {}", job.because) };
@@ -36,6 +46,9 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     )?;
     for note in &job.notes {
         writeln!(text, "  note         {note}")?;
+    }
+    if let Some(code) = &job.code {
+        writeln!(text, "  code         {}", copied(code))?;
     }
     let ended = job.ended_at.map(|at| format!(", ended {}", output::time(at))).unwrap_or_default();
     writeln!(text, "  submitted    {}{ended}", output::time(job.submitted_at))?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter, with_causes};
+use gangline_control::code::CodeStore;
 use gangline_control::secret::Secrets;
 use gangline_control::service::{OnJournalFailure, Options, Service, StartError, SurveyOptions, Timing};
 use gangline_execution::endpoint::publish;
@@ -163,7 +164,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let mut sharing = config.sharing.clone();
     agree_on_prices(&mut nodes, &mut sharing.prices);
     let journal_folder = journal_folder(&folder, &config, args)?;
-    let metrics = config.retention.metrics;
+    let (metrics, code) = (config.retention.metrics, CodeStore::new(&folder, config.snapshot_max));
     let options = Options {
         folder: folder.clone(),
         journal_folder: journal_folder.clone(),
@@ -186,8 +187,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let bound = runtime.block_on(bind(&listening));
     let listener = bound.map_err(|error| listen_failure(&journal_folder, options.journal, address, &error))?;
-    let port = listener.local_addr()?.port();
-    let user = options.user.clone();
+    let (port, user) = (listener.local_addr()?.port(), options.user.clone());
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
     let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
     let url = listening.url(port);
@@ -208,6 +208,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         folder,
         hosts,
         at_hand: AtHand::default(),
+        code,
         series: series_handle,
         alerts: alerts.as_ref().map(alerting::Service::handle).unwrap_or_default(),
         clock: output::now,

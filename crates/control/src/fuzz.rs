@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use gangline_base::{JobId, Submitter, Timestamp};
+use gangline_base::{CodeCopy, JobId, Submitter, Timestamp};
 use gangline_execution::protocol::{NodeState, Report};
 use gangline_orchestration::{Entry, Event};
 use gangline_specs::jobfile::{Context, Problem, Submission, parse};
@@ -37,6 +37,7 @@ fn read(text: &str) -> Result<Submission, Vec<Problem>> {
         submitter: Submitter("fuzzer".to_owned()),
         overrides: &[],
         is_folder: &|_| true,
+        copy_code: &|_, _| Ok(CodeCopy { tree: "0".repeat(64), commit: None, changed_files: 0 }),
     };
     parse(text, &context)
 }

@@ -6,6 +6,7 @@
 
 pub mod backup;
 mod bound;
+pub mod code;
 pub mod delivery;
 mod folders;
 #[cfg(any(test, feature = "fuzz"))]

@@ -9,9 +9,9 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use gangline_api as api;
-use gangline_base::{JobId, Submitter};
+use gangline_base::{CodeSource, JobId, Submitter};
 use gangline_orchestration::JobChange;
-use gangline_specs::jobfile::{self, Submission};
+use gangline_specs::jobfile::{self, CopyCode, NotCopied, Submission};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -188,6 +188,12 @@ pub(super) async fn submit(
     }))
 }
 
+/// What reading a job file does on the disk.
+struct Looks<'a> {
+    is_folder: &'a dyn Fn(&FsPath) -> bool,
+    copy_code: &'a CopyCode<'a>,
+}
+
 /// Parses a job file that takes next to no time; none if it may take longer.
 fn read_at_once(app: &App, user: &Submitter, request: &api::SubmitRequest) -> Option<Result<Submission, ApiError>> {
     if request.job_file.len() > READ_AT_ONCE_BYTES_MAX {
@@ -199,23 +205,28 @@ fn read_at_once(app: &App, user: &Submitter, request: &api::SubmitRequest) -> Op
         is_afar.set(is_afar.get() || !is_at_hand);
         is_at_hand && path.is_dir()
     };
-    let read = read_job_file(request, user.clone(), &is_folder);
+    let copy_code = |_: &CodeSource, _: Option<&FsPath>| {
+        is_afar.set(true);
+        Err(NotCopied { message: "takes long to copy".to_owned(), hint: "it is copied aside".to_owned() })
+    };
+    let read = read_job_file(request, user.clone(), &Looks { is_folder: &is_folder, copy_code: &copy_code });
     (!is_afar.get()).then_some(read)
 }
 
 /// Parses a job file on a blocking thread, since a check of its folder, say, may take long.
 async fn read_aside(app: &Arc<App>, user: &Submitter, request: api::SubmitRequest) -> Result<Submission, ApiError> {
     let (app, user) = (Arc::clone(app), user.clone());
-    let read = move || read_job_file(&request, user, &|path| app.at_hand.look(path));
+    let read = move || {
+        let is_folder = |path: &FsPath| app.at_hand.look(path);
+        let copy_code =
+            |source: &CodeSource, left_out: Option<&FsPath>| app.code.copy(source, left_out, request.dry_run);
+        read_job_file(&request, user, &Looks { is_folder: &is_folder, copy_code: &copy_code })
+    };
     let read = tokio::task::spawn_blocking(read).await;
     read.map_err(|_| ApiError::internal("reading a job file panicked"))?
 }
 
-fn read_job_file(
-    request: &api::SubmitRequest,
-    user: Submitter,
-    is_folder: &dyn Fn(&FsPath) -> bool,
-) -> Result<Submission, ApiError> {
+fn read_job_file(request: &api::SubmitRequest, user: Submitter, looks: &Looks<'_>) -> Result<Submission, ApiError> {
     let base = FsPath::new(&request.directory);
     if !base.is_absolute() {
         return Err(ApiError::malformed(format!("directory \"{}\" is not absolute", request.directory)));
@@ -225,7 +236,8 @@ fn read_job_file(
         base,
         submitter: user,
         overrides: &request.set,
-        is_folder,
+        is_folder: looks.is_folder,
+        copy_code: looks.copy_code,
     };
     Ok(jobfile::parse(&request.job_file, &context)?)
 }

@@ -51,6 +51,7 @@ pub use socket::Socket;
 pub use visits::{LINK_TIME_MAX, Visits};
 
 use error::ApiError;
+use gangline_control::code::CodeStore;
 use gangline_control::secret::Secrets;
 use gangline_control::service::Handle;
 use gangline_control::views::Views;
@@ -83,6 +84,8 @@ pub struct App {
     pub hosts: Vec<String>,
     /// Folders that can be checked without moving to a blocking thread.
     pub at_hand: AtHand,
+    /// The copies of jobs' code.
+    pub code: CodeStore,
     /// The series store.
     pub series: gangline_telemetry::series::Handle,
     /// Alerts.

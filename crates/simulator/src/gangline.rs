@@ -71,7 +71,13 @@ impl Gangline {
             priority: view.priority(job),
             gang,
             elastic: None,
-            program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
+            program: Program {
+                workdir: "/".to_owned(),
+                code: None,
+                envs: BTreeMap::new(),
+                setup: None,
+                run: String::new(),
+            },
             checkpoint: CheckpointPolicy { path: Some("/".to_owned()), is_shared: true, grace: Duration::from_mins(5) },
             recovery: RecoveryPolicy {
                 max_faults: u32::MAX,

@@ -243,7 +243,13 @@ mod tests {
                     topology: TopologyRequest::default(),
                 },
                 elastic: None,
-                program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
+                program: Program {
+                    workdir: "/".to_owned(),
+                    code: None,
+                    envs: BTreeMap::new(),
+                    setup: None,
+                    run: String::new(),
+                },
                 checkpoint: CheckpointPolicy { path: None, is_shared: false, grace: Duration::from_secs(30) },
                 recovery: RecoveryPolicy {
                     max_faults: 9,

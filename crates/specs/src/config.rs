@@ -26,6 +26,7 @@
 //! rack_gbps = 400
 //! ```
 
+mod code;
 mod fabric;
 mod limits;
 mod preemption;
@@ -109,6 +110,8 @@ pub struct Config {
     pub retention: Retention,
     /// The server by which notices are mailed; `None` if there is none.
     pub smtp: Option<Smtp>,
+    /// The largest copy of a job's code.
+    pub snapshot_max: Bytes,
 }
 
 /// The reason why a configuration was refused.
@@ -168,6 +171,12 @@ pub enum ConfigError {
     /// The retention rules are invalid.
     #[error("retention: {message}")]
     Retention {
+        /// The defect.
+        message: String,
+    },
+    /// The rules for copies of code are invalid.
+    #[error("code: {message}")]
+    Code {
         /// The defect.
         message: String,
     },
@@ -231,6 +240,8 @@ struct FileV1 {
     #[serde(default)]
     retention: retention::RetentionV1,
     smtp: Option<smtp::SmtpV1>,
+    #[serde(default)]
+    code: code::CodeV1,
 }
 
 #[derive(Deserialize)]
@@ -291,6 +302,7 @@ impl Config {
         let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
         let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
         let smtp = smtp.map_err(|message| ConfigError::Smtp { message })?;
+        let snapshot_max = file.code.read().map_err(|message| ConfigError::Code { message })?;
         sharing.check()?;
         let FileV1 { listen, advertise, tls, topology_file, alerts_file, journal, inherit, launcher, .. } = file;
         Ok(Config {
@@ -307,6 +319,7 @@ impl Config {
             limits,
             retention,
             smtp,
+            snapshot_max,
         })
     }
 }

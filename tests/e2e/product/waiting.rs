@@ -23,6 +23,47 @@ fn a_held_job_waits_until_it_is_released() {
     assert!(nonsense.code == 2 && nonsense.stderr.contains("KEY=VALUE"), "{}", nonsense.stderr);
 }
 
+/// The job waits while its code is edited, and runs what it was submitted with; so does the job that resumes it.
+#[test]
+fn a_waiting_job_runs_the_code_with_which_it_was_submitted() {
+    let product = Product::up(&["a=cpu:1"]);
+    let code = product.path("code");
+    std::fs::create_dir(&code).expect("a folder");
+    let write = |text: &str| std::fs::write(code.join("train.sh"), text).expect("a file");
+    let git = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"];
+        let ran = std::process::Command::new("git").current_dir(&code).args(identity).args(arguments).output();
+        String::from_utf8(ran.expect("git starts").stdout).expect("text").trim().to_owned()
+    };
+    write("echo says committed");
+    git(&["init", "-q", "-b", "main"]);
+    git(&["add", "-A"]);
+    git(&["commit", "-qm", "x"]);
+    let commit = git(&["rev-parse", "HEAD"]);
+    write("echo says submitted; echo kept >> out; wc -l < out; exit 3");
+    let first = product.submit("name: first\nrun: exec sleep 60\n");
+    let copied = "run: sh train.sh\nrecovery: {max_faults: 1}\nworkdir: {snapshot: code}\n";
+    let copied = product.submit(copied);
+    let cloned = product.submit("run: sh train.sh\nworkdir: {git: code, ref: main}\n");
+    write("echo says edited");
+    let gone = product.job_file("gone.yaml", "run: sh train.sh\nworkdir: {git: code, ref: gone}\n");
+    let refused = product.run(&["submit", &gone]);
+    assert!(refused.code == 1 && refused.stderr.contains("G0111"), "{} {}", refused.code, refused.stderr);
+    product.run(&["cancel", &first]);
+    let job = product.wait_state(&copied, "failed");
+    assert_eq!((&job["code"]["commit"], &job["code"]["changed_files"]), (&commit.clone().into(), &1.into()), "{job:#}");
+    let log = product.run(&["logs", &copied]).stdout;
+    assert!(log.contains("says submitted") && log.contains('2'), "its attempts share what they write: {log}");
+    assert!(!code.join("out").exists(), "the folder itself is left alone");
+    product.wait_state(&cloned, "succeeded");
+    assert!(product.run(&["logs", &cloned]).stdout.contains("says committed"));
+    let shown = product.run(&["show", &cloned]).stdout;
+    assert!(shown.contains(&format!("code         commit {commit}, as at submit; in ")), "{shown}");
+    let resumed = product.json(&["resume", &copied])["job"].as_str().expect("an id").to_owned();
+    product.wait_state(&resumed, "failed");
+    assert!(product.run(&["logs", &resumed]).stdout.contains("says submitted"));
+}
+
 #[test]
 fn the_configuration_is_read_again_while_jobs_run() {
     let mut product = Product::down(&["a=cpu:1"]);

@@ -169,6 +169,8 @@ impl Actor {
             Request::Launched { gang } => self.launched(now, gang, batch),
             Request::Looked { share, found } => self.looked(now, &share, found, batch),
             Request::Surveyed { survey } => self.surveyed(now, survey, batch),
+            // Whoever asked may have stopped.
+            Request::CodeInUse { reply } => drop(reply.send(self.code_in_use())),
             Request::Remove { removals, reply } => self.remove(removals, reply, batch),
             Request::DryRun { spec, reply } => Self::answer_query(batch, reply, self.dry_run(now, &spec)),
             Request::Explain { job, reply } => Self::answer_query(batch, reply, self.explain(now, job)),

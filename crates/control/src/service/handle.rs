@@ -10,6 +10,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+use super::code::CodeInUse;
 use super::housekeeping::Kept;
 use super::known::KnownKeys;
 use super::launch::LaunchOutcome;
@@ -208,6 +209,10 @@ pub(super) enum Request {
     },
     Surveyed {
         survey: Result<Vec<SurveyedNode>, String>,
+    },
+    /// Which copies of code live jobs need.
+    CodeInUse {
+        reply: SyncSender<CodeInUse>,
     },
     /// Removes old rows; the answer says whether the removal is durable.
     Remove {

@@ -1,12 +1,12 @@
 //! Starting supervisors for placed gangs, on a thread of its own, since launching may take time. If the
 //! system that starts a gang is unavailable for a while, the launch is repeated at no cost to the job.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp, with_causes};
+use gangline_base::{AttemptNumber, JobId, NodeName, Program, Timestamp, with_causes};
 use gangline_execution::endpoint::ENDPOINT_FILE;
 use gangline_execution::launcher::{LaunchError, Launcher};
 use gangline_execution::protocol::{FaultCause, PROTOCOL_VERSION, SupervisorSpec};
@@ -18,6 +18,7 @@ use super::batch::Batch;
 use super::handle::Request;
 use super::looks::ShareKey;
 use super::troubles::Kind;
+use crate::code;
 use crate::folders::{checkpoint_folder, share_folder};
 use crate::reported::{cause_as_fault, cause_record};
 use gangline_store::codec::hang_timeout_ms;
@@ -56,9 +57,21 @@ impl From<Result<(), LaunchError>> for LaunchOutcome {
 }
 
 /// Runs the launching thread: starts each gang and tells the service.
-pub(super) fn run(launcher: &Arc<dyn Launcher>, gangs: &Receiver<Vec<SupervisorSpec>>, service: &SyncSender<Request>) {
+pub(super) fn run(
+    data: &Path,
+    launcher: &Arc<dyn Launcher>,
+    gangs: &Receiver<Vec<SupervisorSpec>>,
+    service: &SyncSender<Request>,
+) {
     for gang in gangs {
-        let outcomes: Vec<LaunchOutcome> = launcher.launch(&gang).into_iter().map(LaunchOutcome::from).collect();
+        let launched = match unpack_code(data, &gang) {
+            Ok(()) => launcher.launch(&gang).into_iter().map(LaunchOutcome::from).collect(),
+            Err(failure) => {
+                let outcome = LaunchOutcome::from(Err(failure));
+                vec![outcome; gang.len()]
+            }
+        };
+        let outcomes: Vec<LaunchOutcome> = launched;
         for (spec, outcome) in gang.iter().zip(&outcomes) {
             if let LaunchOutcome::Failed(message) | LaunchOutcome::Later(message) = outcome {
                 let (job, attempt, node) = (spec.job, spec.attempt, &spec.node);
@@ -69,6 +82,14 @@ pub(super) fn run(launcher: &Arc<dyn Launcher>, gangs: &Receiver<Vec<SupervisorS
             return;
         }
     }
+}
+
+/// Unpacks the copy of the code in which a gang is to run, if it runs in one.
+fn unpack_code(data: &Path, gang: &[SupervisorSpec]) -> Result<(), LaunchError> {
+    let Some(spec) = gang.first() else { return Ok(()) };
+    let failed =
+        |source| LaunchError::Folder { doing: "unpack the job's code into", path: spec.workdir.clone(), source };
+    code::unpack(data, &spec.workdir).map_err(failed)
 }
 
 impl Actor {
@@ -106,7 +127,7 @@ impl Actor {
                     cpus: share.cpus,
                     memory_bytes: share.memory.0,
                     time_limit_ms: spec.time_limit.map(millis),
-                    workdir: PathBuf::from(&spec.program.workdir),
+                    workdir: self.workdir(job, &spec.program),
                     envs: spec.program.envs.clone(),
                     setup: spec.program.setup.clone(),
                     run: spec.program.run.clone(),
@@ -133,6 +154,14 @@ impl Actor {
                 }
             })
             .collect()
+    }
+
+    /// Returns the folder in which a job runs: its own, or that of its copy of the code.
+    fn workdir(&self, job: JobId, program: &Program) -> PathBuf {
+        match &program.code {
+            Some(code) => code::folder_of(&self.options.folder, job, code),
+            None => PathBuf::from(&program.workdir),
+        }
     }
 
     pub(super) fn start_launch(&mut self, gang: Vec<SupervisorSpec>) {

@@ -13,6 +13,7 @@ mod batch;
 mod changes;
 mod checkpoints;
 mod clock;
+mod code;
 mod configure;
 mod contacts;
 mod epoch;

@@ -22,6 +22,7 @@ use tracing::{debug, info, warn};
 use super::actor::Actor;
 use super::batch::Batch;
 use super::clock::Stopwatch;
+use super::code::CodeInUse;
 use super::handle::Request;
 use crate::folders::share_folder;
 use crate::retention::{
@@ -70,6 +71,8 @@ impl From<db::Error> for Ended {
 pub(super) trait Surroundings {
     /// Has the control thread carry out removals; they are durable when this returns.
     fn remove(&mut self, removals: Vec<Removal>) -> Result<(), Ended>;
+    /// Asks the control thread which copies of code live jobs need.
+    fn code_in_use(&mut self) -> Result<CodeInUse, Ended>;
     /// Pauses, or returns an error if the service stops.
     fn rest(&mut self, pause: Duration) -> Result<(), Ended>;
 }
@@ -119,6 +122,12 @@ impl Surroundings for Service {
             Ok(false) => Err(Ended::Refused),
             Err(_) => Err(Ended::Stopping),
         }
+    }
+
+    fn code_in_use(&mut self) -> Result<CodeInUse, Ended> {
+        let (reply, answer) = sync_channel(1);
+        self.requests.send(Request::CodeInUse { reply }).map_err(|_| Ended::Stopping)?;
+        answer.recv().map_err(|_| Ended::Stopping)
     }
 
     fn rest(&mut self, pause: Duration) -> Result<(), Ended> {
@@ -211,7 +220,7 @@ impl Sweeper {
             let what = format!("the files of jobs that haven't ended are {beyond} more than retention.logs_max");
             outcome.failure.get_or_insert(what);
         }
-        Ok(())
+        self.prune_code(now, service, outcome)
     }
 
     fn remove_files(

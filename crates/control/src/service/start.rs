@@ -115,7 +115,8 @@ impl Service {
         looks::start(&launcher, to_look, &requests).map_err(StartError::Thread)?;
         let sweeping = sweep(&actor, &requests).map_err(StartError::Thread)?;
         let service = requests.clone();
-        let launch = move || launch::run(&launcher, &gangs, &service);
+        let data = actor.options.folder.clone();
+        let launch = move || launch::run(&data, &launcher, &gangs, &service);
         let launching = Builder::new().name("launch".to_owned()).spawn(launch).map_err(StartError::Thread)?;
         let service = requests.clone();
         let keep = move || housekeeping::run(&to_do, &service);

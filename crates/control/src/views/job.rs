@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use gangline_accounting::{Allocation, LedgerEntry};
-use gangline_api::{Attempt, BucketLine, Diagnosis, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
-use gangline_base::{AttemptNumber, NodeName};
+use gangline_api::{Attempt, BucketLine, Code, Diagnosis, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
+use gangline_base::{AttemptNumber, CodeCopy, NodeName};
 use gangline_base::{Bucket, Buckets, GpuSeconds, Money, Timestamp};
 
 use super::parts;
 use super::recovery::recoveries;
 use super::sweep::{LISTED_VALUE_BYTES_MAX, budget, sweep_point};
+use crate::code::folder_of;
 use crate::folders::checkpoint_folder;
 use gangline_store::model::{
     AttemptRecord, Booked, DiagnosisRecord, FaultCauseRecord, JobRecord, ShareRecord, StragglerRecord, accrued, cut,
@@ -57,6 +58,7 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
         gang: parts::gang(&record.gang),
         run: cut(program.run, run_bytes_max),
         workdir: program.workdir.to_owned(),
+        code: record.code().map(|code| code_to_api(data, record, code)),
         checkpoint_path: Some(checkpoint_folder.display().to_string()),
         faults: record.faults,
         max_faults: record.max_faults,
@@ -77,6 +79,11 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
         alerts: Vec::new(),
         history: history_to_api(record),
     }
+}
+
+fn code_to_api(data: &Path, record: &JobRecord, code: CodeCopy) -> Code {
+    let folder = folder_of(data, record.id, &code).display().to_string();
+    Code { tree: code.tree, commit: code.commit, changed_files: code.changed_files, folder }
 }
 
 fn notifies(record: &JobRecord) -> Vec<String> {

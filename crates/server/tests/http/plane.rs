@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gangline_api as api;
 use gangline_base::{AcceleratorKind, Bytes, Epoch, Money, NodeName, PoolName, Submitter, Timestamp};
+use gangline_control::code::CodeStore;
 use gangline_control::secret::Secrets;
 use gangline_control::service::{Options, Service, Timing};
 use gangline_execution::launcher::{LaunchError, Launcher, Presence};
@@ -194,6 +195,7 @@ impl Plane {
             folder: folder.path().to_owned(),
             hosts: Vec::new(),
             at_hand: AtHand::default(),
+            code: CodeStore::new(folder.path(), gangline_base::Bytes(1 << 20)),
             series: series
                 .as_ref()
                 .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),

@@ -16,8 +16,9 @@ use gangline_orchestration::SPARES_MAX;
 use super::Context;
 use super::elastic;
 use super::field::{Field, Section, scalar};
-use super::problem::{Code, Place, Problems, Refusal, shown};
+use super::problem::{Code, Problems, Refusal, shown};
 use super::values::{self, DURATION_MAX};
+use super::workdir::{self, Workdir};
 use super::yaml::{Node, Value};
 use super::{after, datasets, notify, pins, sweep, topology};
 
@@ -59,7 +60,8 @@ pub(super) fn read(
     let priority = top.get_or("priority", Priority::NORMAL, |field| field.parsed(problems, values::priority));
     let width = elastic::read(&top, problems);
     let gang = gang(&top, width.as_ref().map(|width| width.nodes), problems);
-    let program = program(&top, root, context, problems);
+    let workdir = workdir::read(&top, context, problems);
+    let program = program(&top, root, workdir.as_ref(), problems);
     let checkpoint = checkpoint(&top, context, problems);
     let has_path = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.path.is_some());
     let recovery = recovery(&top, has_path, problems);
@@ -71,7 +73,7 @@ pub(super) fn read(
     let pins = top.get_or("retention", BTreeSet::new(), |field| pins::read(field, problems));
     let after = top.get_or("after", BTreeSet::new(), |field| after::read(field, problems));
     let notify = top.get_or("notify", Notify::default(), |field| notify::read(field, problems));
-    let job = JobSpec {
+    let mut job = JobSpec {
         name: name?,
         queue: queue?,
         priority: priority?,
@@ -90,7 +92,11 @@ pub(super) fn read(
         origin: None,
         submitter: context.submitter.clone(),
     };
-    Some((job, sweep?))
+    let sweep = sweep?;
+    if let Some(workdir) = workdir.filter(|_| problems.is_empty()) {
+        job.program.code = workdir.copied(&job, context, problems)?;
+    }
+    Some((job, sweep))
 }
 
 fn name_from_file(file_name: &str) -> String {
@@ -136,8 +142,7 @@ fn accelerators(field: Field<'_>, problems: &mut Problems) -> Option<(Accelerato
     None
 }
 
-fn program(top: &Section<'_>, root: &Node, context: &Context<'_>, problems: &mut Problems) -> Option<Program> {
-    let workdir = workdir(top, context, problems);
+fn program(top: &Section<'_>, root: &Node, workdir: Option<&Workdir>, problems: &mut Problems) -> Option<Program> {
     let envs = top.get_or("envs", BTreeMap::new(), |field| envs(field, problems));
     let setup = top.get_or("setup", None, |field| command(field, problems).map(Some));
     let run = match top.get("run") {
@@ -148,29 +153,11 @@ fn program(top: &Section<'_>, root: &Node, context: &Context<'_>, problems: &mut
             None
         }
     };
-    Some(Program { workdir: workdir?, envs: envs?, setup: setup?, run: run? })
-}
-
-fn workdir(top: &Section<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<String> {
-    let field = top.get("workdir");
-    let written = field.map_or(Some("."), |field| field.text(problems))?;
-    let path = absolute(context.base, written);
-    let place = field.map_or(&Place::START, |field| field.place());
-    let Some(text) = path.to_str() else {
-        problems.add(place, Refusal::new(Code::BadValue, "\"workdir\" leads to a path that is not UTF-8"));
-        return None;
-    };
-    if !(context.is_folder)(&path) {
-        let refusal = Refusal::new(Code::NoFolder, format!("\"workdir\" is no folder: {}", shown(text)));
-        let hint = if written.starts_with('~') { "~ is not expanded, write the whole path" } else { "create it first" };
-        problems.add(place, refusal.hint(hint));
-        return None;
-    }
-    Some(text.to_owned())
+    Some(Program { workdir: workdir?.shown.clone(), code: None, envs: envs?, setup: setup?, run: run? })
 }
 
 /// Resolves `written` against `base` and drops `.` components.
-fn absolute(base: &Path, written: &str) -> PathBuf {
+pub(super) fn absolute(base: &Path, written: &str) -> PathBuf {
     base.join(written).components().filter(|component| *component != Component::CurDir).collect()
 }
 

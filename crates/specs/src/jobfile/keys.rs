@@ -2,7 +2,7 @@
 
 /// The mappings of a job file and their keys. `envs`, `sweep.parameters` and the short form of `sweep` accept
 /// any variable name and so are missing here.
-const LEVELS: [(&str, &[&str]); 13] = [
+const LEVELS: [(&str, &[&str]); 14] = [
     (
         "",
         &[
@@ -33,6 +33,7 @@ const LEVELS: [(&str, &[&str]); 13] = [
     ("resources", &["accelerators", "cpus", "memory", "pool"]),
     ("topology", &["require", "prefer", "segment"]),
     ("topology.segment", &["nodes", "level"]),
+    ("workdir", &["snapshot", "git", "ref"]),
     ("checkpoint", &["path", "grace", "share"]),
     ("recovery", &["max_faults", "no_progress_limit", "hang_timeout", "evict_stragglers"]),
     ("retention", &["logs", "samples", "record", "checkpoints"]),
@@ -44,7 +45,7 @@ const LEVELS: [(&str, &[&str]); 13] = [
 ];
 
 /// Names that other tools use for the same keys.
-const OTHER_WORDS: [(&str, &str); 31] = [
+const OTHER_WORDS: [(&str, &str); 34] = [
     ("nodes", "num_nodes"),
     ("replicas", "num_nodes"),
     ("command", "run"),
@@ -59,6 +60,9 @@ const OTHER_WORDS: [(&str, &str); 31] = [
     ("walltime", "time_limit"),
     ("working_dir", "workdir"),
     ("cwd", "workdir"),
+    ("file_mounts", "workdir"),
+    ("repos", "workdir.git"),
+    ("branch", "workdir.ref"),
     ("partition", "queue"),
     ("depends_on", "after"),
     ("dependency", "after"),

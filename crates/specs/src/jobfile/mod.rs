@@ -26,13 +26,14 @@ mod sweep;
 mod tests;
 mod topology;
 mod values;
+mod workdir;
 mod yaml;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{Bytes, JobSpec, Submitter, SweepSpec};
+use gangline_base::{Bytes, CodeCopy, CodeSource, JobSpec, Submitter, SweepSpec};
 
 pub use change::{CHANGES, parse_change};
 pub use problem::{Code, Place, Problem};
@@ -82,6 +83,21 @@ pub struct Context<'a> {
     pub overrides: &'a [String],
     /// Reports whether a folder exists.
     pub is_folder: &'a dyn Fn(&Path) -> bool,
+    /// Copies code, without the folder of checkpoints that may lie in it. Called once at most, for a file without a
+    /// problem.
+    pub copy_code: &'a CopyCode<'a>,
+}
+
+/// Copies code without a folder that may lie in it.
+pub type CopyCode<'a> = dyn Fn(&CodeSource, Option<&Path>) -> Result<CodeCopy, NotCopied> + 'a;
+
+/// Why code could not be copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotCopied {
+    /// The reason, as the end of a sentence about `workdir`.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
 }
 
 /// The parsed content of a job file.

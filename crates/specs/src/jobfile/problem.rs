@@ -23,13 +23,15 @@ pub enum Code {
     OutOfRange,
     /// A folder that doesn't exist.
     NoFolder,
+    /// Code that can't be copied: too large, unreadable, or a repository that doesn't give it.
+    NoCopy,
     /// A `--set` that isn't `key=value` or names no valid key.
     BadOverride,
 }
 
 impl Code {
     /// All codes, in the order of their numbers.
-    pub const ALL: [Code; 10] = [
+    pub const ALL: [Code; 11] = [
         Code::Syntax,
         Code::Restricted,
         Code::UnknownKey,
@@ -40,6 +42,7 @@ impl Code {
         Code::OutOfRange,
         Code::NoFolder,
         Code::BadOverride,
+        Code::NoCopy,
     ];
 
     /// Returns the stable code.
@@ -56,6 +59,7 @@ impl Code {
             Code::OutOfRange => "G0108",
             Code::NoFolder => "G0109",
             Code::BadOverride => "G0110",
+            Code::NoCopy => "G0111",
         }
     }
 }
@@ -145,6 +149,10 @@ impl Problems {
     pub(super) fn add(&mut self, place: &Place, refusal: Refusal) {
         let Refusal { code, message, hint } = refusal;
         self.found.push(Problem { code, file: self.file.clone(), place: place.clone(), message, hint });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
     }
 
     /// Returns a value, or records why there is none.

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, HangTimeout, JobId, JobSpec, Launch, Money, Notify,
-    Pin, PoolName, Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
+    AcceleratorKind, Bytes, CheckpointPolicy, CodeCopy, Elastic, GangShape, HangTimeout, JobId, JobSpec, Launch, Money,
+    Notify, Pin, PoolName, Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,8 @@ pub struct SpecV1 {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     elastic: Option<ElasticV1>,
     workdir: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    code: Option<CodeV1>,
     envs: BTreeMap<String, String>,
     setup: Option<String>,
     run: String,
@@ -92,6 +94,12 @@ impl SpecV1 {
         self.notify.clone().and_then(|notify| Notify::try_from(notify).ok()).unwrap_or_default()
     }
 
+    /// Returns the copy of the code in which the job runs.
+    #[must_use]
+    pub fn code(&self) -> Option<CodeCopy> {
+        self.code.clone().map(CodeCopy::from)
+    }
+
     /// Sets the time limit.
     pub fn set_time_limit(&mut self, limit: Option<Duration>) {
         self.time_limit_ms = limit.map(millis);
@@ -104,6 +112,28 @@ impl SpecV1 {
 struct ElasticV1 {
     nodes_max: NonZeroU32,
     speed_up: Vec<(u32, u32)>,
+}
+
+/// A copy of code that was taken at submit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct CodeV1 {
+    tree: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    commit: Option<String>,
+    #[serde(default, skip_serializing_if = "is_none_kept")]
+    changed_files: u32,
+}
+
+impl CodeV1 {
+    fn of(code: &CodeCopy) -> CodeV1 {
+        CodeV1 { tree: code.tree.clone(), commit: code.commit.clone(), changed_files: code.changed_files }
+    }
+}
+
+impl From<CodeV1> for CodeCopy {
+    fn from(code: CodeV1) -> CodeCopy {
+        CodeCopy { tree: code.tree, commit: code.commit, changed_files: code.changed_files }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -193,6 +223,7 @@ impl From<&JobSpec> for SpecV1 {
                 speed_up: elastic.speed_up.points().to_vec(),
             }),
             workdir: program.workdir.clone(),
+            code: program.code.as_ref().map(CodeV1::of),
             envs: program.envs.clone(),
             setup: program.setup.clone(),
             run: program.run.clone(),
@@ -243,7 +274,13 @@ impl TryFrom<SpecV1> for JobSpec {
                 topology: spec.topology.into(),
             },
             elastic: spec.elastic.map(elastic).transpose()?,
-            program: Program { workdir: spec.workdir, envs: spec.envs, setup: spec.setup, run: spec.run },
+            program: Program {
+                workdir: spec.workdir,
+                code: spec.code.map(CodeCopy::from),
+                envs: spec.envs,
+                setup: spec.setup,
+                run: spec.run,
+            },
             checkpoint: CheckpointPolicy {
                 path: spec.checkpoint_path,
                 is_shared: spec.checkpoint_is_shared,

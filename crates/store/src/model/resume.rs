@@ -1,6 +1,6 @@
 //! The specification of an ended job, put together again from its record.
 
-use gangline_base::{JobSpec, Notify, Priority, QueueName, Submitter};
+use gangline_base::{CodeCopy, JobSpec, Notify, Priority, QueueName, Submitter};
 
 use super::record::JobRecord;
 use crate::codec::{Error, SpecV1};
@@ -18,6 +18,12 @@ impl JobRecord {
     pub fn notify(&self) -> Notify {
         let of_sweep = || self.shared.as_ref().and_then(|sweep| sweep.spec());
         self.spec.as_deref().or_else(of_sweep).map(SpecV1::notify).unwrap_or_default()
+    }
+
+    /// Returns the copy of the code in which the job runs.
+    pub fn code(&self) -> Option<CodeCopy> {
+        let of_sweep = || self.shared.as_ref().and_then(|sweep| sweep.spec());
+        self.spec.as_deref().or_else(of_sweep).and_then(SpecV1::code)
     }
 
     /// Returns the specification with which the job was submitted, with the changes that were made to it since; none

@@ -52,6 +52,11 @@ impl Surroundings for Hands<'_> {
         if answer.recv().expect("it is answered in its turn") { Ok(()) } else { Err(Ended::Refused) }
     }
 
+    fn code_in_use(&mut self) -> Result<crate::service::code::CodeInUse, Ended> {
+        self.tire()?;
+        Ok(self.world.actor().code_in_use())
+    }
+
     fn rest(&mut self, _pause: Duration) -> Result<(), Ended> {
         self.tire()
     }

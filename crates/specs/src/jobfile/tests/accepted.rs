@@ -246,3 +246,23 @@ fn points_are_drawn_from_ranges_and_lists_and_always_the_same() {
     let shuffled = sweep("{parameters: {A: [1, 2, 3], B: [x, y]}, order: shuffled}");
     assert_eq!((shuffled.points(), shuffled.is_list()), (6, true));
 }
+
+#[test]
+fn code_is_copied_from_a_folder_or_a_repository_without_the_folder_of_checkpoints() {
+    let check = |text: &str, workdir: &str, copied: Option<&str>| {
+        let program = accepted(&format!("run: x\n{text}\n"), &[]).program;
+        let code = program.code.map(|code| code.tree);
+        assert_eq!((program.workdir.as_str(), code.as_deref()), (workdir, copied), "{text}");
+    };
+    check("workdir: .", "/work/project", None);
+    let folder = "Folder(\"/work/project\") None";
+    check("workdir: {snapshot: .}", "/work/project", Some(folder));
+    let saves = "Folder(\"/work/project\") Some(\"/work/project/saves\")";
+    check("workdir: {snapshot: .}\ncheckpoint: {path: saves}", "/work/project", Some(saves));
+    let git = |url: &str, reference: &str| format!("Git {{ url: \"{url}\", reference: {reference} }} None");
+    for url in ["https://host/code.git", "git@host:team/code", "ssh://git@host/code"] {
+        check(&format!("workdir: {{git: \"{url}\"}}"), url, Some(&git(url, "None")));
+    }
+    let named = git("/work/repository", "Some(\"v1.2\")");
+    check("workdir: {git: /work/repository, ref: v1.2}", "/work/repository", Some(&named));
+}

@@ -5,9 +5,9 @@ mod hostile;
 
 use std::path::Path;
 
-use gangline_base::{JobSpec, Submitter, SweepSpec};
+use gangline_base::{CodeCopy, CodeSource, JobSpec, Submitter, SweepSpec};
 
-use super::{Code, Context, Problem, Submission, parse};
+use super::{Code, Context, NotCopied, Problem, Submission, parse};
 
 const REFUSALS: &str = include_str!("refusals.txt");
 
@@ -29,12 +29,19 @@ pub(super) fn sweep(text: &str) -> SweepSpec {
 fn read_any(text: &str, overrides: &[String]) -> Result<Submission, Vec<Problem>> {
     let is_folder =
         |path: &Path| ["/work/project", "/work/project/../data"].iter().any(|folder| path == Path::new(folder));
+    let copy = |source: &CodeSource, left_out: Option<&Path>| match source {
+        CodeSource::Git { reference: Some(name), .. } if name == "gone" => {
+            Err(NotCopied { message: "has no \"gone\"".to_owned(), hint: "push it first".to_owned() })
+        }
+        source => Ok(CodeCopy { tree: format!("{source:?} {left_out:?}"), commit: None, changed_files: 0 }),
+    };
     let context = Context {
         file_name: "job.yaml",
         base: Path::new("/work/project"),
         submitter: Submitter("ann".to_owned()),
         overrides,
         is_folder: &is_folder,
+        copy_code: &copy,
     };
     parse(text, &context)
 }

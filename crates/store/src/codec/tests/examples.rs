@@ -2,6 +2,7 @@
 
 mod faults;
 mod notify;
+mod program;
 mod records;
 mod sweeps;
 
@@ -12,8 +13,8 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, Elastic, Epoch, GangShape, GpuSeconds, HangTimeout, JobId,
-    JobSpec, Launch, Level, Money, NodeId, PoolName, Priority, Program, QueueName, RecoveryPolicy, Segment, SpeedUp,
-    Step, Submitter, SweepId, Timestamp, TopologyRequest,
+    JobSpec, Launch, Level, Money, NodeId, PoolName, Priority, QueueName, RecoveryPolicy, Segment, SpeedUp, Step,
+    Submitter, SweepId, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::RestartCosts;
 use gangline_orchestration::{
@@ -246,7 +247,7 @@ impl Examples {
                 topology: self.topology(),
             },
             elastic: self.elastic(nodes),
-            program: Program { workdir: self.text(), envs, setup: self.maybe(Self::text), run: self.text() },
+            program: self.program(envs),
             checkpoint: CheckpointPolicy {
                 path: self.maybe(Self::text),
                 is_shared: self.has_network && self.below(2) == 0,
