@@ -30,9 +30,6 @@ mod hold_tests;
 mod invariant;
 mod job;
 mod load;
-mod overdue;
-#[cfg(test)]
-mod overdue_tests;
 mod pass;
 #[cfg(test)]
 mod pass_tests;
