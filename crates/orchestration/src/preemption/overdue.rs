@@ -14,8 +14,8 @@
 //!
 //! The bound: if `k` jobs of its flavour have waited longer, and no job runs for longer than `t` (time limit
 //! plus grace), a job starts at the latest `ageing + (3k + 2) t` after it was queued. It holds for a job that
-//! could run on the ready nodes, isn't held back, pausing, kept from nodes by an advance reservation or by
-//! its sweep's own limit, as long as no node is lost. Each job before it leads for at most `2t` (`t` until
+//! could run on the ready nodes, isn't held back, pausing, kept from nodes by an advance reservation, by its
+//! sweep's own limit or by its queue's GPU-hours, as long as no node is lost. Each job before it leads for at most `2t` (`t` until
 //! its queue is below its limit, `t` until the nodes held for it are free) and then runs for at most `t`; the
 //! jobs before it can only become fewer, because a job that is requeued waits anew.
 //!
@@ -109,7 +109,8 @@ impl Engine {
             let is_shut = self.sweeps.full(*sweep).is_some();
             let mut overdue = waits.iter().take_while(|(since, _)| *since + ageing <= now);
             overdue.find(|(_, id)| {
-                let job = self.jobs.get(id);
+                let has_hours = |job: &Job| self.queues.spent_above(self.queues.leaf(&job.spec.queue)).is_none();
+                let job = self.jobs.get(id).filter(|job| has_hours(job));
                 !is_shut && job.is_some_and(|job| self.is_due(now, job)) && self.could_run_gang(gang)
             })
         });
