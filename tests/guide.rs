@@ -42,27 +42,27 @@ const PROMPT: &str = "$ gangline ";
 
 /// A fenced block.
 #[derive(Debug, PartialEq)]
-struct Block<'a> {
+pub(crate) struct Block<'a> {
     /// The line of its first content, from 1.
-    line: usize,
-    language: &'a str,
+    pub(crate) line: usize,
+    pub(crate) language: &'a str,
     /// The line before its fence.
     before: &'a str,
-    lines: Vec<&'a str>,
+    pub(crate) lines: Vec<&'a str>,
 }
 
 impl Block<'_> {
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
     /// What the comment before it says of this: `<!-- key: value -->`.
-    fn said(&self, key: &str) -> Option<&str> {
+    pub(crate) fn said(&self, key: &str) -> Option<&str> {
         self.before.strip_prefix("<!-- ")?.strip_suffix(" -->")?.strip_prefix(key)?.strip_prefix(": ")
     }
 }
 
-fn blocks(guide: &str) -> Vec<Block<'_>> {
+pub(crate) fn blocks(guide: &str) -> Vec<Block<'_>> {
     let (mut found, mut before, mut open) = (Vec::new(), "", None::<Block<'_>>);
     for (index, line) in guide.lines().enumerate() {
         match (open.take(), line.strip_prefix("```")) {
@@ -82,7 +82,7 @@ fn blocks(guide: &str) -> Vec<Block<'_>> {
 }
 
 /// Where an excerpt's part differs from `whole`: the part's first line, counted from 0.
-fn missing(excerpt: &[&str], whole: &str) -> Option<usize> {
+pub(crate) fn missing(excerpt: &[&str], whole: &str) -> Option<usize> {
     let whole: Vec<&str> = whole.lines().map(str::trim_end).collect();
     let (mut from, mut line) = (0, 0);
     for part in excerpt.split(|line| *line == "...") {
@@ -105,7 +105,7 @@ fn guide() -> String {
     read(GUIDE)
 }
 
-fn read(guide: &str) -> String {
+pub(crate) fn read(guide: &str) -> String {
     fs::read_to_string(root().join(guide)).expect("the guide can be read")
 }
 

@@ -2,6 +2,7 @@
 
 mod archive;
 mod machines;
+mod plain_machines;
 mod plan;
 mod pool;
 mod product;

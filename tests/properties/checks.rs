@@ -62,7 +62,11 @@ fn is_true(shadow: &Shadow, now: Timestamp, id: JobId, blocker: &Blocker) -> boo
             not_before == *until && not_before > now
         }
         // Nothing has a quota in these histories.
-        Blocker::Quota { .. } | Blocker::Parallel { .. } | Blocker::Held | Blocker::After { .. } => false,
+        Blocker::Quota { .. }
+        | Blocker::GpuHours { .. }
+        | Blocker::Parallel { .. }
+        | Blocker::Held
+        | Blocker::After { .. } => false,
         Blocker::Behind { job: first, because, starts_by } => {
             let place_of = |id: &JobId| shadow.queue().iter().position(|other| other == id);
             let is_before = place_of(first) < place_of(&id) && place_of(first).is_some();

@@ -86,6 +86,19 @@ pub enum Blocker {
         /// How many they may: quota and borrowing together.
         limit: u32,
     },
+    /// Its queue, or one above, has used its GPU-hours of a period; nothing of it starts before the next.
+    GpuHours {
+        /// That queue.
+        queue: String,
+        /// What its jobs have used in the period, in GPU-seconds.
+        gpu_seconds_used: u64,
+        /// What they may use, in GPU-seconds.
+        gpu_seconds_limit: u64,
+        /// `day`, `week` or `month`, in UTC.
+        per: String,
+        /// When the next period begins.
+        until: Time,
+    },
     /// As many jobs of its sweep hold devices as may at once.
     Parallel {
         /// The sweep.

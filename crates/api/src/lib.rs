@@ -27,7 +27,7 @@ pub use job::{
     Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,
 };
 pub use metric::{Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues};
-pub use node::{Drain, Health, Node, NodeList, Queue, QueueList, Slot};
+pub use node::{Drain, GpuHours, Health, Node, NodeList, Queue, QueueList, Slot};
 pub use submit::{
     Answer, CancelAnswer, ChangeAnswer, ChangeRequest, DryRun, LogChunk, ResumeRequest, SubmitRequest, Submitted,
 };

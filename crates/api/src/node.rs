@@ -91,6 +91,9 @@ pub struct Queue {
     /// The most accelerators it may have, by kind: quota and borrowing together. A kind that isn't here has no limit.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limit: BTreeMap<String, u32>,
+    /// The GPU-hours that it may use in each period, and has used in this one; absent if it has no such quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_hours: Option<GpuHours>,
     /// What decides which queue is served next: its largest part of any resource, held now plus held on average over the
     /// recent past, over its weight. The lower is served first. Absent if it isn't configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,6 +111,19 @@ pub struct Queue {
     pub accelerators_held: u32,
     /// Accelerators its waiting jobs want.
     pub accelerators_wanted: u32,
+}
+
+/// A quota of GPU-hours. Once they are used, nothing in or below the queue starts before the next period; what runs goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GpuHours {
+    /// What jobs in it and in queues below it have held in the period, in GPU-seconds.
+    pub gpu_seconds_used: u64,
+    /// What they may hold, in GPU-seconds.
+    pub gpu_seconds_limit: u64,
+    /// `day`, `week` or `month`, in UTC.
+    pub per: String,
+    /// When the next period begins.
+    pub until: Time,
 }
 
 /// How the control plane is.

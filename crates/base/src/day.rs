@@ -24,6 +24,35 @@ impl Day {
         self.since_epoch - earlier.since_epoch
     }
 
+    /// Returns the days since 1970-01-01.
+    #[must_use]
+    pub const fn days_since_epoch(self) -> i64 {
+        self.since_epoch
+    }
+
+    /// Returns the first day of its month, and of the next one.
+    #[must_use]
+    pub fn month(self) -> (Day, Day) {
+        let (year, month, day) = self.parts();
+        let first = self.since_epoch - day;
+        (Day { since_epoch: first }, Day { since_epoch: first + month_days(year, month) })
+    }
+
+    /// Returns the year, the month and the day, the last two counted from 0.
+    fn parts(self) -> (i64, usize, i64) {
+        let mut year = 1970 + self.since_epoch.div_euclid(366).max(0);
+        while days_before(year + 1) <= self.since_epoch {
+            year += 1;
+        }
+        let mut left = self.since_epoch - days_before(year);
+        let mut month = 0;
+        while month < 11 && left >= month_days(year, month) {
+            left -= month_days(year, month);
+            month += 1;
+        }
+        (year, month, left)
+    }
+
     /// Builds a day from the days since 1970-01-01, as a caller with a clock computes them.
     #[must_use]
     pub const fn from_days_since_epoch(days: i64) -> Self {
@@ -78,17 +107,8 @@ impl FromStr for Day {
 impl fmt::Display for Day {
     /// Writes `2026-11-22`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut year = 1970 + self.since_epoch.div_euclid(366).max(0);
-        while days_before(year + 1) <= self.since_epoch {
-            year += 1;
-        }
-        let mut left = self.since_epoch - days_before(year);
-        let mut month = 0;
-        while month < 11 && left >= month_days(year, month) {
-            left -= month_days(year, month);
-            month += 1;
-        }
-        write!(f, "{year:04}-{:02}-{:02}", month + 1, left + 1)
+        let (year, month, day) = self.parts();
+        write!(f, "{year:04}-{:02}-{:02}", month + 1, day + 1)
     }
 }
 

@@ -113,6 +113,7 @@ fn queues_table(list: &api::QueueList) -> String {
         "IN",
         "QUOTA",
         "LIMIT",
+        "GPU-HOURS",
         "ENTITLED",
         ">WEIGHT",
         ">SHARE",
@@ -127,6 +128,7 @@ fn queues_table(list: &api::QueueList) -> String {
             queue.parent.clone().unwrap_or_default(),
             by_kind(&queue.quota),
             by_kind(&queue.limit),
+            queue.gpu_hours.as_ref().map(gpu_hours).unwrap_or_default(),
             by_kind(&queue.entitled),
             queue.weight.map(|weight| weight.to_string()).unwrap_or_default(),
             queue.share.map(|share| format!("{share:.3}")).unwrap_or_default(),
@@ -142,6 +144,13 @@ fn queues_table(list: &api::QueueList) -> String {
 /// Formats counts by kind as a job file writes them: `A100:8 H100:16`.
 fn by_kind(amounts: &BTreeMap<String, u32>) -> String {
     amounts.iter().map(|(kind, count)| format!("{kind}:{count}")).collect::<Vec<_>>().join(" ")
+}
+
+/// Formats what is used of a quota of hours: `12.5 of 5000 a month`.
+fn gpu_hours(hours: &api::GpuHours) -> String {
+    let tenths = hours.gpu_seconds_used / 360;
+    let limit = hours.gpu_seconds_limit / 3_600;
+    format!("{}.{} of {limit} a {}", tenths / 10, tenths % 10, hours.per)
 }
 
 /// Formats the first few of many ids.

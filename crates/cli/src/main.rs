@@ -40,6 +40,7 @@ mod sbatch;
 mod series;
 mod show;
 mod simulate;
+mod slurm;
 mod stragglers;
 mod submit;
 mod sweeps;
@@ -153,6 +154,11 @@ enum Command {
     /// Check this machine, or a pool of nodes: what a training run will suffer from, and how much
     #[command(after_help = "Exit codes: 0 no problem found, 1 problems found (or the command failed), 2 usage.")]
     Doctor(Box<doctor::DoctorArgs>),
+    /// Make a Slurm for machines that have none
+    Slurm {
+        #[command(subcommand)]
+        command: slurm::SlurmCommand,
+    },
     /// Copy the journal, the secrets and the configuration into a new folder, whole and checked, while the control plane runs
     Backup(backup::BackupArgs),
     /// Put a backup into the data folder of a control plane that isn't running
@@ -220,6 +226,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => return doctor::run(&global, &args),
         Command::Plan(args) => plan::run(&args, global.json)?,
         Command::Simulate(args) => simulate::run(&args, global.json)?,
+        Command::Slurm { command } => slurm::run(&command, global.json)?,
         Command::Stragglers(args) => stragglers::run(&args, global.json)?,
         Command::Submit(args) => return submit::run(&Client::connect(&global)?, &args, global.json),
         Command::Run(args) => return run::run(&Client::connect(&global)?, &args),

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Money, QueueName};
+use gangline_base::{AcceleratorKind, GpuSeconds, Money, QueueName};
 
 use crate::cost::RestartCosts;
 use crate::placement::{self, AdvanceReservation, Fabric, HealthPolicy, InvalidFabric, InvalidReservation};
-use crate::queueing::{QueueOrder, QueueSpec, QueueingRules};
+use crate::queueing::{HourQuota, QueueOrder, QueueSpec, QueueingRules};
 use crate::recovery::{InvalidSpares, SpareRules};
 
 /// The most queues in one configuration.
@@ -28,6 +28,8 @@ pub(crate) const QUEUE_DEPTH_MAX: usize = 8;
 pub struct Configuration {
     /// The queues, parents and leaves, in any order. If empty, every queue name is accepted and ignored.
     pub queues: Vec<QueueSpec>,
+    /// The GPU-hours that queues may use in each period, by queue.
+    pub gpu_hours: BTreeMap<QueueName, HourQuota>,
     /// The time after which past use counts half as much toward a queue's share.
     pub half_life: Duration,
     /// The order of jobs with the same priority in a queue.
@@ -68,6 +70,7 @@ impl Configuration {
     pub fn differences(&self, other: &Configuration) -> Vec<&'static str> {
         let Configuration {
             queues,
+            gpu_hours,
             half_life,
             order,
             ageing,
@@ -81,7 +84,7 @@ impl Configuration {
             spares,
         } = self;
         let parts = [
-            ("queue", *queues != other.queues),
+            ("queue", *queues != other.queues || *gpu_hours != other.gpu_hours),
             ("half_life", *half_life != other.half_life),
             ("order", *order != other.order),
             ("scheduling", *ageing != other.ageing || *default_queue != other.default_queue),
@@ -99,7 +102,7 @@ impl Configuration {
     /// Returns the part that queueing needs.
     pub(crate) fn queueing(&self) -> QueueingRules {
         let (queues, half_life) = (self.queues.clone(), self.half_life);
-        QueueingRules { queues, half_life, shares_time: self.preemption.share_time }
+        QueueingRules { queues, half_life, hours: self.gpu_hours.clone(), shares_time: self.preemption.share_time }
     }
 }
 
@@ -108,6 +111,7 @@ impl Default for Configuration {
         // Slurm's PriorityDecayHalfLife default (slurm.conf).
         Configuration {
             queues: Vec::new(),
+            gpu_hours: BTreeMap::new(),
             half_life: Duration::from_hours(24 * 7),
             order: QueueOrder::default(),
             ageing: None,
@@ -248,6 +252,12 @@ pub enum InvalidConfiguration {
         /// The first few queues that take jobs.
         queues: String,
     },
+    /// A queue that isn't there has GPU-hours, or one has none at all.
+    #[error("the GPU-hours of queue \"{queue}\" are none, or there is no such queue")]
+    GpuHours {
+        /// The queue.
+        queue: QueueName,
+    },
     /// A half-life is too short, so use or faults would be forgotten at once.
     #[error("the half-life of use, and that of nodes' faults, has to be at least a second")]
     HalfLife,
@@ -281,6 +291,11 @@ impl Configuration {
             if by_name.insert(&queue.name, queue).is_some() {
                 return Err(InvalidConfiguration::Duplicate { queue: queue.name.clone() });
             }
+        }
+        let is_wrong =
+            |(name, quota): &(&QueueName, &HourQuota)| quota.limit == GpuSeconds::ZERO || !by_name.contains_key(name);
+        if let Some((queue, _)) = self.gpu_hours.iter().find(is_wrong) {
+            return Err(InvalidConfiguration::GpuHours { queue: queue.clone() });
         }
         for queue in &self.queues {
             check_ancestors(queue, &by_name)?;

@@ -23,7 +23,7 @@ impl Engine {
             self.seek_for(job);
             self.is_placement_due = true;
         }
-        self.is_placement_due |= self.cluster.check_up(now);
+        self.is_placement_due |= self.cluster.check_up(now) | self.queues.next_hours().is_some_and(|at| at <= now);
         let mut decisions = Vec::new();
         while let Some(id) = self.attention.pop_first() {
             if let Some(mut decision) = self.jobs.get(&id).and_then(|job| self.decide_for(now, job)) {

@@ -201,7 +201,7 @@ impl Engine {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let of_job = self.timers.first().map(|(at, _)| *at);
-        of_job.into_iter().chain(self.cluster.next_checkup()).min()
+        of_job.into_iter().chain(self.cluster.next_checkup()).chain(self.queues.next_hours()).min()
     }
 
     /// Returns a waiting or running job.

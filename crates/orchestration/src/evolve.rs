@@ -362,12 +362,14 @@ impl Engine {
     /// Rebuilds the queues: past use is kept, and what jobs hold and wait for is booked in the new queues.
     fn configure(&mut self, now: Timestamp, configuration: &Configuration) {
         let limited = self.meter_all(now);
-        let past = self.queues.past(now);
+        self.queues.meter_all_hours(now);
+        let (past, hours) = (self.queues.past(now), self.queues.hours_used());
         self.queues = Queues::new(configuration.queueing());
         self.configuration = configuration.clone();
         self.cluster.configure(configuration);
         self.cluster.review(now);
         self.queues.set_usages(past);
+        self.queues.set_hours(now, &hours);
         for job in self.jobs.values().filter(|job| !job.is_held_back()) {
             match &job.state {
                 JobState::Queued { .. } => self.queues.insert(&job.spec, job.key()),

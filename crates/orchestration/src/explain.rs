@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, Dependency, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp,
+    AcceleratorKind, Bytes, Day, Dependency, GangShape, GpuSeconds, JobId, JobSpec, NodeName, QueueName, SweepId,
+    Timestamp,
 };
 
 use crate::claim::names;
@@ -13,7 +14,7 @@ use crate::engine::Engine;
 use crate::job::Job;
 use crate::reasons::{Candidate, Reasons};
 use crate::recovery::SparePool;
-use crate::{DomainFit, Event, Refusal, Share};
+use crate::{DomainFit, Event, HourQuota, Refusal, Share};
 
 /// The most dependencies named in one explanation.
 const DEPENDENCIES_NAMED_MAX: usize = 16;
@@ -73,6 +74,17 @@ pub enum Blocker {
         held: u32,
         /// The queue's limit: quota plus borrowing limit.
         limit: u32,
+    },
+    /// Its queue, or an ancestor, has used the GPU-hours of a period; nothing of it starts before the next.
+    GpuHours {
+        /// The queue.
+        queue: QueueName,
+        /// What its jobs have used in the period.
+        used: GpuSeconds,
+        /// What they may use, and in which period.
+        quota: HourQuota,
+        /// When the next period begins.
+        until: Timestamp,
     },
     /// Its sweep has reached its limit on jobs that hold devices at once.
     Parallel {
@@ -171,6 +183,14 @@ impl fmt::Display for Blocker {
             Blocker::Quota { queue, kind, wanted, held, limit } => {
                 write!(f, "queue \"{queue}\" holds {held} of at most {limit} {kind}, and it wants {wanted}")
             }
+            Blocker::GpuHours { queue, used, quota, until } => write!(
+                f,
+                "queue \"{queue}\" has used {} of its {} GPU-hours of this {}, and starts nothing before {} (UTC)",
+                hours(*used),
+                hours(quota.limit),
+                quota.per.name(),
+                day(*until)
+            ),
             Blocker::Parallel { sweep, holding, max_parallel } => {
                 write!(f, "{holding} job(s) of {sweep} run, and at most {max_parallel} may at once (max_parallel)")
             }
@@ -215,6 +235,18 @@ impl fmt::Display for Blocker {
             Blocker::Nothing => f.write_str("nothing is in its way"),
         }
     }
+}
+
+/// Formats device time in hours, rounded down to a tenth.
+fn hours(time: GpuSeconds) -> String {
+    let tenths = time.nanos() / 360_000_000_000;
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+/// Returns the day on which a period begins.
+fn day(begins: Timestamp) -> Day {
+    let days = begins.unix_nanos() / 86_400_000_000_000;
+    Day::from_days_since_epoch(i64::try_from(days).expect("a u64 of nanoseconds is 213,504 days"))
 }
 
 fn waits_for_ends(f: &mut fmt::Formatter<'_>, dependencies: &[Dependency], more: usize) -> fmt::Result {

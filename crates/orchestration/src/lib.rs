@@ -27,12 +27,11 @@ mod held_back;
 mod hold;
 #[cfg(test)]
 mod hold_tests;
+#[cfg(test)]
+mod hours_tests;
 mod invariant;
 mod job;
 mod load;
-mod overdue;
-#[cfg(test)]
-mod overdue_tests;
 mod pass;
 #[cfg(test)]
 mod pass_tests;
@@ -67,7 +66,9 @@ pub use placement::{
     RESERVATIONS_MAX, check_locations,
 };
 pub use preemption::victim_search;
-pub use queueing::{History, Kin, QueueOrder, QueueSpec, QueueStanding, Resource, Sample, Usage, Usages};
+pub use queueing::{
+    History, HourQuota, HoursUsed, Kin, Period, QueueOrder, QueueSpec, QueueStanding, Resource, Sample, Usage, Usages,
+};
 pub use recovery::{
     InvalidSpares, LossHistory, LossRecord, Pace, Remedy, Rung, SPARES_MAX, SparePool, SpareRules, SpareSizing,
 };

@@ -115,7 +115,9 @@ impl Engine {
     pub(crate) fn place_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         self.queues.bring_forward(now, self.cluster.totals());
         self.forget_leads();
+        self.hold_for_leading(now);
         self.place_claimants(now, decisions);
+        self.forget_leads();
         self.place_recovering(now, decisions);
         self.place_leading(now, decisions);
         let mut searches = 0;

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::pass::reserves;
 use crate::placement::{AdvanceReservation, Applicant, NodeStatus, Reservation};
-use crate::queueing::{OverLimit, QueueIndex, QueueKey, Span};
+use crate::queueing::{HoursSpent, OverLimit, QueueIndex, QueueKey, Span};
 use crate::{Blocker, Node, placement};
 
 /// The most holders named in one explanation.
@@ -149,6 +149,9 @@ impl<'a> Reasons<'a> {
             return Blocker::BackingOff { until: candidate.not_before };
         }
         let leaf = engine.queues.leaf(&candidate.spec.queue);
+        if let Some(HoursSpent { queue, used, quota, until }) = engine.queues.hours_spent(self.now, leaf) {
+            return Blocker::GpuHours { queue, used, quota, until };
+        }
         if let Some(OverLimit { queue, held, limit }) = engine.queues.over_limit(leaf, gang) {
             return Blocker::Quota { queue, kind: gang.accelerator.clone(), wanted: gang.devices(), held, limit };
         }

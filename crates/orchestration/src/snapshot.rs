@@ -8,7 +8,7 @@ use crate::engine::{Engine, Limits};
 use crate::job::{Job, JobState, gang_of};
 use crate::placement::{Caches, NodeCondition, latest_end_of};
 use crate::queueing::{Estimates, History, Kin, Queues, held_by};
-use crate::{Configuration, LossHistory, NodeSpec, Refusal, Share, Sweep, Usages};
+use crate::{Configuration, HoursUsed, LossHistory, NodeSpec, Refusal, Share, Sweep, Usages};
 
 /// Everything a new engine needs to continue from this state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Snapshot {
     /// What each queue holds and has used; the root queue has no name. Empty in snapshots from before queues
     /// existed: then what jobs hold is booked anew, and past use is zero.
     pub usages: Vec<(Option<QueueName>, Usages)>,
+    /// The GPU-hours that queues with a quota of them have used.
+    pub hours: Vec<(QueueName, HoursUsed)>,
     /// Past run times, by kind of job.
     pub histories: Vec<(Kin, History)>,
     /// Datasets that each node read recently, the latest first.
@@ -54,6 +56,7 @@ impl Engine {
             sweeps: self.sweeps.all().cloned().collect(),
             configuration: self.configuration.clone(),
             usages: self.queues.usages(),
+            hours: self.queues.hours_used(),
             histories: self.estimates.histories(),
             datasets: self.caches.all(),
             losses: self.spares.history.clone(),
@@ -85,6 +88,7 @@ impl Engine {
         engine.estimates = Estimates::restore(snapshot.histories);
         let is_booked = !snapshot.usages.is_empty();
         engine.queues.set_usages(snapshot.usages);
+        engine.queues.set_hours(snapshot.at, &snapshot.hours);
         for sweep in snapshot.sweeps {
             engine.loads.sweep_came(&sweep);
             engine.sweeps.insert(sweep);

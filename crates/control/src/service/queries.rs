@@ -9,6 +9,7 @@ use gangline_orchestration::{Blocker, DryRun, Explanation, Job, Share};
 
 use super::Error;
 use super::actor::Actor;
+use super::queues::whole_seconds;
 use crate::views;
 use gangline_store::model::AttemptRecord;
 
@@ -163,6 +164,13 @@ fn blocker_to_api(blocker: &Blocker) -> api::Blocker {
             accelerators_wanted: *wanted,
             accelerators_held: *held,
             limit: *limit,
+        },
+        Blocker::GpuHours { queue, used, quota, until } => api::Blocker::GpuHours {
+            queue: queue.to_string(),
+            gpu_seconds_used: whole_seconds(*used),
+            gpu_seconds_limit: whole_seconds(quota.limit),
+            per: quota.per.name().to_owned(),
+            until: Time(*until),
         },
         Blocker::Reserved { reservation, from, until, .. } => {
             api::Blocker::Reserved { reservation: reservation.clone(), from: Time(*from), until: Time(*until) }

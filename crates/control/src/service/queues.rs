@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gangline_api as api;
-use gangline_base::{AcceleratorKind, Timestamp};
+use gangline_base::{AcceleratorKind, GpuSeconds, Timestamp};
 use gangline_orchestration::QueueStanding;
 
 use super::actor::Actor;
@@ -39,18 +39,29 @@ impl Actor {
     }
 }
 
-fn configured(QueueStanding { spec, share, accelerators }: &QueueStanding<'_>) -> api::Queue {
+fn configured(QueueStanding { spec, share, accelerators, hours }: &QueueStanding<'_>) -> api::Queue {
     let limit = |(kind, _): (&AcceleratorKind, _)| Some((kind.to_string(), spec.limit(kind)?));
     api::Queue {
         parent: spec.parent.as_ref().map(ToString::to_string),
         weight: Some(spec.weight.get()),
         quota: spec.quota.iter().map(|(kind, count)| (kind.to_string(), *count)).collect(),
         limit: spec.borrowing_limit.iter().filter_map(limit).collect(),
+        gpu_hours: hours.map(|(quota, used, until)| api::GpuHours {
+            gpu_seconds_used: whole_seconds(used),
+            gpu_seconds_limit: whole_seconds(quota.limit),
+            per: quota.per.name().to_owned(),
+            until: api::Time(until),
+        }),
         share: Some(*share),
         entitled: accelerators.iter().map(|(kind, (_, entitled))| (kind.to_string(), *entitled)).collect(),
         held: accelerators.iter().map(|(kind, (held, _))| (kind.to_string(), *held)).collect(),
         ..unconfigured(spec.name.to_string())
     }
+}
+
+/// Returns whole GPU-seconds, rounded down.
+pub(super) fn whole_seconds(time: GpuSeconds) -> u64 {
+    u64::try_from(time.nanos() / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
 fn unconfigured(name: String) -> api::Queue {
@@ -61,6 +72,7 @@ fn unconfigured(name: String) -> api::Queue {
         weight: None,
         quota: BTreeMap::new(),
         limit: BTreeMap::new(),
+        gpu_hours: None,
         share: None,
         entitled: BTreeMap::new(),
         held: BTreeMap::new(),

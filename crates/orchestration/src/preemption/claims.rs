@@ -72,7 +72,8 @@ impl Engine {
     }
 
     /// Starts jobs whose claims have come true before any other job can take the freed nodes. Each respects
-    /// all other claims, since a claim without remaining victims is about to be met.
+    /// all other claims, since a claim without remaining victims is about to be met, and what is held for
+    /// overdue jobs.
     pub(crate) fn place_claimants(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         for id in self.claimants.clone() {
             let Some(job) = self.jobs.get(&id) else { continue };
@@ -82,7 +83,7 @@ impl Engine {
             let others = self.claimants.iter().filter(|claimant| **claimant != id);
             let waiting = others.filter_map(|claimant| self.jobs.get(claimant)).filter(|job| job.attempt().is_none());
             let claims = waiting.filter_map(|other| Some(self.as_reservation(other, other.claim.as_ref()?)));
-            let claims: Vec<Reservation> = claims.collect();
+            let claims: Vec<Reservation> = claims.chain(self.leads.held_beside(Some(id)).cloned()).collect();
             let Some(decision) = self.place_beside(now, job, &claims, &[]) else { continue };
             self.evolve_decision(now, &decision);
             decisions.push(decision);

@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, GangShape, JobId, JobSpec, Priority, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, GangShape, GpuSeconds, JobId, JobSpec, Priority, QueueName, Timestamp};
 
 use crate::queueing::entitlement::{Demand, Entitlement};
+use crate::queueing::hours::{HourQuota, Meter};
 use crate::queueing::pending::{Line, QueueKey, Requests};
 use crate::queueing::rank::{Rank, RankPath};
 use crate::queueing::rules::{QueueSpec, QueueingRules};
@@ -47,6 +48,8 @@ pub(crate) struct Queues {
     pub(super) sharing: BTreeSet<QueueIndex>,
     /// Requests of waiting jobs, over all queues.
     pub(super) requests: Requests,
+    /// Queues with a quota of hours.
+    pub(super) metered: Vec<QueueIndex>,
     /// When shares were last updated, and the totals used.
     pub(super) as_of: Timestamp,
     pub(super) totals: BTreeMap<Resource, u64>,
@@ -59,7 +62,9 @@ pub(super) struct Queue {
     children: Vec<QueueIndex>,
     /// The number of jobs that wait in and below the queue.
     waiting: usize,
-    usages: Usages,
+    pub(super) usages: Usages,
+    /// Its quota of hours, with its use.
+    pub(super) hours: Option<Meter>,
     /// Jobs that hold devices in the queue, by priority.
     pub(super) running: BTreeMap<Priority, BTreeSet<(Timestamp, JobId)>>,
     pub(super) line: Line,
@@ -97,6 +102,8 @@ pub struct QueueStanding<'a> {
     /// Accelerators its jobs hold, and its entitlement (its quota plus a part, by weight, of what is left),
     /// by kind.
     pub accelerators: BTreeMap<AcceleratorKind, (u32, u32)>,
+    /// Its quota of hours, what it has used of it, and when the next period begins.
+    pub hours: Option<(HourQuota, GpuSeconds, Timestamp)>,
 }
 
 impl Queues {
@@ -113,6 +120,7 @@ impl Queues {
             seeking: BTreeSet::new(),
             sharing: BTreeSet::new(),
             requests: Requests::default(),
+            metered: Vec::new(),
             as_of: Timestamp::EPOCH,
             totals: BTreeMap::new(),
         };
@@ -127,6 +135,10 @@ impl Queues {
             let parent = parent.unwrap_or(ROOT);
             queues.queues[own.0].parent = Some(parent);
             queues.queues[parent.0].children.push(own);
+            if let Some(quota) = rules.hours.get(&spec.name) {
+                queues.queues[own.0].hours = Some(Meter::new(*quota));
+                queues.metered.push(own);
+            }
         }
         queues
     }
@@ -235,10 +247,15 @@ impl Queues {
     pub(crate) fn give_back(&mut self, now: Timestamp, name: &QueueName, held: &[(Resource, u64)]) {
         self.change(now, name, held, |before, amount| before - amount);
         for index in self.path_up(self.leaf(name)).collect::<Vec<_>>() {
-            for (leaf, gang) in std::mem::take(&mut self.queues[index.0].blocked) {
-                if self.queues[leaf.0].line.asks_for(&gang) {
-                    self.open(leaf, &gang);
-                }
+            self.reopen(index);
+        }
+    }
+
+    /// Visits the requests again that waited for a queue to be below its limits.
+    pub(super) fn reopen(&mut self, queue: QueueIndex) {
+        for (leaf, gang) in std::mem::take(&mut self.queues[queue.0].blocked) {
+            if self.queues[leaf.0].line.asks_for(&gang) {
+                self.open(leaf, &gang);
             }
         }
     }
@@ -247,6 +264,7 @@ impl Queues {
         let half_life = self.half_life;
         let mut at = Some(self.leaf(name));
         while let Some(index) = at {
+            self.meter_hours(now, index);
             let queue = &mut self.queues[index.0];
             let mut has_changed = false;
             for (resource, amount) in held {
@@ -264,14 +282,19 @@ impl Queues {
 
     /// Returns the first queue, from the leaf upward, whose limit the gang would exceed.
     pub(crate) fn over_limit(&self, leaf: QueueIndex, gang: &GangShape) -> Option<OverLimit> {
-        let queue = &self.queues[self.limited_by(leaf, gang)?.0];
+        let queue = &self.queues[self.at_limit(leaf, gang)?.0];
         let spec = queue.spec.as_ref()?;
         let limit = spec.limit(&gang.accelerator)?;
         Some(OverLimit { queue: spec.name.clone(), held: queue.held(&gang.accelerator), limit })
     }
 
-    /// Returns the index of that queue.
+    /// Returns the queue, from the leaf upward, that keeps a gang from starting: by its limit or by its hours.
     pub(crate) fn limited_by(&self, leaf: QueueIndex, gang: &GangShape) -> Option<QueueIndex> {
+        self.at_limit(leaf, gang).or_else(|| self.spent_above(leaf))
+    }
+
+    /// Returns the first queue, from the leaf upward, whose limit on devices the gang would exceed.
+    pub(crate) fn at_limit(&self, leaf: QueueIndex, gang: &GangShape) -> Option<QueueIndex> {
         self.path_up(leaf).find(|index| {
             let queue = &self.queues[index.0];
             let limit = queue.spec.as_ref().and_then(|spec| spec.limit(&gang.accelerator));
@@ -295,6 +318,9 @@ impl Queues {
 
     /// Returns how many more accelerators of a kind a leaf may get, if it or an ancestor has a limit.
     pub(crate) fn left_of(&self, leaf: QueueIndex, kind: &AcceleratorKind) -> Option<u32> {
+        if self.spent_above(leaf).is_some() {
+            return Some(0);
+        }
         let left = |queue: QueueIndex| Some(self.limit(queue, kind)?.saturating_sub(self.held(queue, kind)));
         self.path_up(leaf).filter_map(left).min()
     }
@@ -370,7 +396,8 @@ impl Queues {
                 Some((kind.clone(), (held, entitled)))
             };
             let accelerators = totals.iter().filter_map(of_kind).collect();
-            standings.push(QueueStanding { spec, share: self.rank_of(index, now, totals).share, accelerators });
+            let (share, hours) = (self.rank_of(index, now, totals).share, self.hours(now, index));
+            standings.push(QueueStanding { spec, share, accelerators, hours });
         }
         standings
     }
@@ -420,6 +447,7 @@ impl Queue {
             children: Vec::new(),
             waiting: 0,
             usages: Usages::default(),
+            hours: None,
             running: BTreeMap::new(),
             line: Line::default(),
             wants: BTreeSet::new(),

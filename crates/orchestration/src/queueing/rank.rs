@@ -38,6 +38,7 @@ impl RankPath {
 impl Queues {
     /// Updates shares, if an update is due or the totals have changed.
     pub(crate) fn bring_forward(&mut self, now: Timestamp, totals: BTreeMap<Resource, u64>) {
+        self.note_hours(now);
         let as_of = share_time(now);
         if as_of == self.as_of && totals == self.totals {
             return;

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, QueueName};
 
+use crate::queueing::hours::HourQuota;
+
 /// The rules of one queue. Jobs wait only in queues without children.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSpec {
@@ -47,6 +49,8 @@ pub(crate) struct QueueingRules {
     pub(crate) queues: Vec<QueueSpec>,
     /// The time after which past use counts half as much.
     pub(crate) half_life: Duration,
+    /// The GPU-hours that queues may use.
+    pub(crate) hours: BTreeMap<QueueName, HourQuota>,
     /// Whether jobs that have run for long make room for peers.
     pub(crate) shares_time: bool,
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, QueueName};
-use gangline_orchestration::{Configuration, QueueOrder, QueueSpec};
+use gangline_base::{AcceleratorKind, GpuSeconds, QueueName};
+use gangline_orchestration::{Configuration, HourQuota, Period, QueueOrder, QueueSpec};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -18,6 +18,36 @@ pub(super) struct QueueV1 {
     quota: BTreeMap<String, u32>,
     #[serde(default)]
     borrowing_limit: BTreeMap<String, u32>,
+    gpu_hours: Option<GpuHoursV1>,
+}
+
+/// How many GPU-hours a queue may use in each period.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GpuHoursV1 {
+    limit: NonZeroU32,
+    per: PeriodV1,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum PeriodV1 {
+    Day,
+    Week,
+    Month,
+}
+
+impl From<GpuHoursV1> for HourQuota {
+    fn from(written: GpuHoursV1) -> Self {
+        let hour = GpuSeconds::of(1, Duration::from_hours(1)).nanos();
+        let limit = GpuSeconds::from_nanos(hour * u128::from(written.limit.get()));
+        let per = match written.per {
+            PeriodV1::Day => Period::Day,
+            PeriodV1::Week => Period::Week,
+            PeriodV1::Month => Period::Month,
+        };
+        HourQuota { limit, per }
+    }
 }
 
 impl QueueV1 {
@@ -55,18 +85,21 @@ pub(super) fn read(
     half_life_hours: Option<u32>,
     order: Option<OrderV1>,
 ) -> Result<Configuration, (String, String)> {
-    let queue = |written: QueueV1| {
-        let name = written.name().to_owned();
-        written.read().map_err(|message| (name, message))
+    let mut gpu_hours = BTreeMap::new();
+    let queue = |written: QueueV1| -> Result<QueueSpec, (String, String)> {
+        let (name, hours) = (written.name().to_owned(), written.gpu_hours);
+        let spec = written.read().map_err(|message| (name, message))?;
+        gpu_hours.extend(hours.map(|hours| (spec.name.clone(), hours.into())));
+        Ok(spec)
     };
-    let queues = queues.into_iter().map(queue).collect::<Result<_, _>>()?;
+    let queues: Vec<QueueSpec> = queues.into_iter().map(queue).collect::<Result<_, _>>()?;
     let default = Configuration::default();
     let half_life = half_life_hours.map_or(default.half_life, |hours| Duration::from_hours(u64::from(hours)));
     let order = order.map_or(default.order, |order| match order {
         OrderV1::Fifo => QueueOrder::Fifo,
         OrderV1::ShortestExpected => QueueOrder::ShortestExpected,
     });
-    Ok(Configuration { queues, half_life, order, ..default })
+    Ok(Configuration { queues, gpu_hours, half_life, order, ..default })
 }
 
 #[cfg(test)]
@@ -87,6 +120,26 @@ mod tests {
         assert_eq!((nlp.weight.get(), research.weight.get()), (2, 1));
         let kind = gangline_base::AcceleratorKind("H100".to_owned());
         assert_eq!((research.limit(&kind), nlp.limit(&kind)), (Some(24), None));
+    }
+
+    #[test]
+    fn gpu_hours_are_read_with_their_period() {
+        let text = TEAMS.replace("weight = 2", "gpu_hours = {limit = 5000, per = 'month'}");
+        let sharing = Config::parse(&text).expect("a sound file").sharing;
+        let quotas: Vec<_> = sharing.gpu_hours.iter().collect();
+        let [(queue, quota)] = quotas.as_slice() else { panic!("one quota: {quotas:?}") };
+        assert_eq!(
+            (queue.as_str(), quota.limit.to_string().as_str(), quota.per.name()),
+            ("nlp", "18000000.000", "month")
+        );
+        let refused = |text: &str| {
+            let text = TEAMS.replace("weight = 2", text);
+            Config::parse(&text).expect_err("a refusal").to_string()
+        };
+        assert!(refused("gpu_hours = {limit = 5, per = 'year'}").contains("`month`"));
+        assert!(refused("gpu_hours = {limit = 0, per = 'day'}").contains("nonzero"));
+        assert!(refused("gpu_hours = {limit = 5}").contains("per"));
+        assert!(refused("gpu_hours = {limit = 5, per = 'day', kind = 'H100'}").contains("kind"));
     }
 
     #[test]

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Money, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, GpuSeconds, Money, QueueName, Timestamp};
 use gangline_orchestration::RestartCosts;
-use gangline_orchestration::{Configuration, PreemptionRules, QueueOrder, QueueSpec, Resource, Usage, Usages};
+use gangline_orchestration::{
+    Configuration, HourQuota, HoursUsed, Period, PreemptionRules, QueueOrder, QueueSpec, Resource, Usage, Usages,
+};
 use serde::{Deserialize, Serialize};
 
 use super::spares::SpareRulesV1;
@@ -17,6 +19,9 @@ use super::topology::FabricV1;
 #[derive(Serialize, Deserialize)]
 pub(super) struct ConfigurationV1 {
     queues: Vec<QueueV1>,
+    /// Missing in journals from before there were any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    gpu_hours: Vec<HourQuotaV1>,
     half_life_ms: u64,
     /// Missing in journals from before there was a choice, when the order was by age.
     #[serde(default)]
@@ -107,6 +112,32 @@ struct QueueV1 {
     borrowing_limit: BTreeMap<String, u32>,
 }
 
+#[derive(Serialize, Deserialize)]
+struct HourQuotaV1 {
+    queue: QueueName,
+    /// Whole device-seconds.
+    seconds: u64,
+    per: PeriodV1,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PeriodV1 {
+    Day,
+    Week,
+    Month,
+}
+
+/// The device time that a queue has used in a period.
+#[derive(Serialize, Deserialize)]
+pub(super) struct HoursUsedV1 {
+    queue: QueueName,
+    from: Timestamp,
+    /// Device-time: whole seconds, then nanoseconds.
+    used: (u64, u32),
+    at: Timestamp,
+}
+
 /// Devices that a queue holds and has used; the sum over all queues has no name.
 #[derive(Serialize, Deserialize)]
 pub(super) struct QueueUsageV1 {
@@ -152,6 +183,7 @@ impl From<&Configuration> for ConfigurationV1 {
         };
         ConfigurationV1 {
             queues: configuration.queues.iter().map(queue).collect(),
+            gpu_hours: configuration.gpu_hours.iter().map(hours_to_disk).collect(),
             half_life_ms: millis(configuration.half_life),
             order: match configuration.order {
                 QueueOrder::Fifo => OrderV1::Fifo,
@@ -181,6 +213,7 @@ impl From<ConfigurationV1> for Configuration {
         };
         Configuration {
             queues: configuration.queues.into_iter().map(queue).collect(),
+            gpu_hours: configuration.gpu_hours.into_iter().map(hours_from_disk).collect(),
             half_life: Duration::from_millis(configuration.half_life_ms),
             order: match configuration.order {
                 OrderV1::Fifo => QueueOrder::Fifo,
@@ -198,6 +231,40 @@ impl From<ConfigurationV1> for Configuration {
             preemption: configuration.preemption.map_or(PreemptionRules::OFF, Into::into),
         }
     }
+}
+
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+fn hours_to_disk((queue, quota): (&QueueName, &HourQuota)) -> HourQuotaV1 {
+    let seconds = u64::try_from(quota.limit.nanos() / NANOS_PER_SECOND).unwrap_or(u64::MAX);
+    let per = match quota.per {
+        Period::Day => PeriodV1::Day,
+        Period::Week => PeriodV1::Week,
+        Period::Month => PeriodV1::Month,
+    };
+    HourQuotaV1 { queue: queue.clone(), seconds, per }
+}
+
+fn hours_from_disk(disk: HourQuotaV1) -> (QueueName, HourQuota) {
+    let per = match disk.per {
+        PeriodV1::Day => Period::Day,
+        PeriodV1::Week => Period::Week,
+        PeriodV1::Month => Period::Month,
+    };
+    (disk.queue, HourQuota { limit: GpuSeconds::from_nanos(u128::from(disk.seconds) * NANOS_PER_SECOND), per })
+}
+
+pub(super) fn used_to_disk((queue, hours): &(QueueName, HoursUsed)) -> HoursUsedV1 {
+    let nanos = hours.used.nanos();
+    let seconds = u64::try_from(nanos / NANOS_PER_SECOND).unwrap_or(u64::MAX);
+    let rest = u32::try_from(nanos % NANOS_PER_SECOND).expect("a second has 10^9 nanoseconds");
+    HoursUsedV1 { queue: queue.clone(), from: hours.from, used: (seconds, rest), at: hours.at }
+}
+
+pub(super) fn used_from_disk(disk: HoursUsedV1) -> (QueueName, HoursUsed) {
+    let (seconds, nanos) = disk.used;
+    let used = GpuSeconds::from_nanos(u128::from(seconds) * NANOS_PER_SECOND + u128::from(nanos));
+    (disk.queue, HoursUsed { from: disk.from, used, at: disk.at })
 }
 
 pub(super) fn usages_to_disk((queue, usages): &(Option<QueueName>, Usages)) -> QueueUsageV1 {

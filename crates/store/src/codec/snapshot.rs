@@ -16,7 +16,9 @@ use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
 use super::history::{HistoryV1, history_from_disk, history_to_disk, nanos};
 use super::pace::PaceV1;
 use super::remedy::{KeptV1, RollbackV1};
-use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
+use super::sharing::{
+    ConfigurationV1, HoursUsedV1, QueueUsageV1, usages_from_disk, usages_to_disk, used_from_disk, used_to_disk,
+};
 use super::spares::LossHistoryV1;
 use super::spec::SpecV1;
 use super::standing::{HealthV1, OutsideV1, StatusV1};
@@ -39,6 +41,8 @@ struct SnapshotV1 {
     configuration: Option<ConfigurationV1>,
     #[serde(default)]
     usages: Vec<QueueUsageV1>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    hours: Vec<HoursUsedV1>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     histories: Vec<HistoryV1>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -156,6 +160,7 @@ pub fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         sweeps: snapshot.sweeps.iter().map(SweepV1::from).collect(),
         configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
+        hours: snapshot.hours.iter().map(used_to_disk).collect(),
         histories: snapshot.histories.iter().map(history_to_disk).collect(),
         health: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(HealthV1::of).collect(),
         outside: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(OutsideV1::of).collect(),
@@ -192,6 +197,7 @@ pub fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         sweeps,
         configuration: snapshot.configuration.map(Into::into).unwrap_or_default(),
         usages: snapshot.usages.into_iter().map(usages_from_disk).collect(),
+        hours: snapshot.hours.into_iter().map(used_from_disk).collect(),
         histories: snapshot.histories.into_iter().map(history_from_disk).collect(),
         losses: snapshot.losses.map_or(new, Into::into),
         datasets: snapshot.datasets,

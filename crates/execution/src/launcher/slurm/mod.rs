@@ -22,6 +22,7 @@ pub mod private;
 mod probes;
 mod record;
 mod script;
+pub mod setup;
 mod snapshot;
 mod topology;
 

@@ -1,6 +1,7 @@
 //! Random examples of everything that a journal may hold.
 
 mod faults;
+mod hours;
 mod notify;
 mod program;
 mod records;
@@ -118,6 +119,7 @@ impl Examples {
         Configuration {
             queues,
             prices,
+            gpu_hours: self.gpu_hours(),
             half_life: self.duration(),
             order,
             ageing: self.ageing(),
@@ -487,6 +489,7 @@ impl Examples {
             sweeps,
             configuration: self.configuration(),
             usages: vec![(None, self.usages()), (Some(queue_name()), self.usages())],
+            hours: self.hours_used(),
             histories: vec![self.history(), self.history()],
             losses: self.losses(),
             datasets: vec![(NodeId(3), self.datasets())].into_iter().filter(|(_, names)| !names.is_empty()).collect(),

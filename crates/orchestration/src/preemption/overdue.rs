@@ -14,13 +14,13 @@
 //!
 //! The bound: if `k` jobs of its flavour have waited longer, and no job runs for longer than `t` (time limit
 //! plus grace), a job starts at the latest `ageing + (3k + 2) t` after it was queued. It holds for a job that
-//! could run on the ready nodes, isn't held back, pausing, kept from nodes by an advance reservation or by
-//! its sweep's own limit, as long as no node is lost. Each job before it leads for at most `2t` (`t` until
+//! could run on the ready nodes, isn't held back, pausing, kept from nodes by an advance reservation, by its
+//! sweep's own limit or by its queue's GPU-hours, as long as no node is lost. Each job before it leads for at most `2t` (`t` until
 //! its queue is below its limit, `t` until the nodes held for it are free) and then runs for at most `t`; the
 //! jobs before it can only become fewer, because a job that is requeued waits anew.
 //!
-//! Invariants: the nodes held for a leading job are chosen anew in each pass, never for a later time than
-//! before; `queueing/ageing.rs` has every waiting job that isn't held back, if ageing is configured.
+//! Invariants: the nodes held for a leading job are chosen anew in each pass; once no claim is in their way,
+//! none gets into it, and they are never for a later time than before; `queueing/ageing.rs` has every waiting job that isn't held back, if ageing is configured.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -63,6 +63,30 @@ impl Engine {
         self.leads.clear();
     }
 
+    /// Holds nodes for the jobs that lead while jobs whose claims come true are placed: these may use what they
+    /// have claimed and what else is free.
+    pub(crate) fn hold_for_leading(&mut self, now: Timestamp) {
+        let Some(ageing) = self.configuration.ageing.filter(|_| !self.claimants.is_empty()) else { return };
+        let claims = self.claimants.iter().filter_map(|id| self.jobs.get(id)?.claim.as_ref());
+        let claimed: BTreeSet<NodeId> = claims.flat_map(|claim| claim.nodes.iter().copied()).collect();
+        for flavour in self.ageing.due(now, ageing) {
+            let overdue = self.overdue(now, ageing, &flavour);
+            let held = overdue.into_iter().filter_map(|(_, id)| self.jobs.get(&id)).find_map(|job| {
+                let gang = &job.spec.gang;
+                if self.claimants.contains(&job.id)
+                    || self.queues.limited_by(self.queues.leaf(&job.spec.queue), gang).is_some()
+                {
+                    return None;
+                }
+                let closed: Vec<NodeId> = self.barred_nodes(now, &job.applicant()).union(&claimed).copied().collect();
+                let nodes = Backfill::new(&self.cluster, &self.outlook).reserve(now, (job.id, gang), closed, &[]);
+                let lead = |nodes| Lead { job: job.id, nodes: Some(nodes), limit: None, is_beside_claims: false };
+                Some(nodes).filter(|nodes| nodes.is_for(gang)).map(lead)
+            });
+            held.into_iter().for_each(|lead| self.leads.insert(flavour.clone(), lead));
+        }
+    }
+
     /// Starts the jobs that lead, or holds what they need.
     pub(crate) fn place_leading(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         let Some(ageing) = self.configuration.ageing else { return };
@@ -85,7 +109,8 @@ impl Engine {
             let is_shut = self.sweeps.full(*sweep).is_some();
             let mut overdue = waits.iter().take_while(|(since, _)| *since + ageing <= now);
             overdue.find(|(_, id)| {
-                let job = self.jobs.get(id);
+                let has_hours = |job: &Job| self.queues.spent_above(self.queues.leaf(&job.spec.queue)).is_none();
+                let job = self.jobs.get(id).filter(|job| has_hours(job));
                 !is_shut && job.is_some_and(|job| self.is_due(now, job)) && self.could_run_gang(gang)
             })
         });

@@ -64,6 +64,8 @@ struct Stage {
     /// Of each waiting job: how many waited when it was queued.
     before: BTreeMap<JobId, (Timestamp, usize)>,
     ends: BTreeMap<JobId, Timestamp>,
+    /// When each leading job was said to start at the latest, while nodes are held for it.
+    promised: BTreeMap<JobId, Timestamp>,
     /// How many jobs started because they were overdue, and how many were stopped for others.
     led: usize,
     stopped: usize,
@@ -86,6 +88,7 @@ impl Stage {
             now: Timestamp::EPOCH + Duration::from_hours(1),
             before: BTreeMap::new(),
             ends: BTreeMap::new(),
+            promised: BTreeMap::new(),
             led: 0,
             stopped: 0,
             events: 0,
@@ -106,6 +109,7 @@ impl Stage {
         for job in self.engine.jobs().filter(|job| job.attempt().is_none()) {
             self.before.entry(job.id).or_insert((self.now, waiting - 1));
         }
+        self.judge_promises();
         self.events += 1;
         if self.events.is_multiple_of(CHECK_EVERY) {
             self.engine.check_invariants().expect("the invariants hold");
@@ -119,6 +123,9 @@ impl Stage {
                 assert_eq!(reason.waited, self.now.since(since), "{job} waited since {since:?}");
                 self.judge_wait(*job, since, before);
                 self.led += usize::from(reason.is_overdue);
+                if reason.is_overdue {
+                    self.judge_turn(*job);
+                }
                 let spec = &self.engine.job(*job).expect("it was placed").spec;
                 let limit = spec.time_limit.expect("every job has one");
                 let part = Dice(self.dice.0 ^ job.0).below(100) + 1;
@@ -144,11 +151,37 @@ impl Stage {
         }
     }
 
+    /// Checks that no other job has led lately which still holds devices.
+    fn judge_turn(&self, leader: JobId) {
+        let holds_since = |led_at: Timestamp| led_at + AGEING > self.now;
+        let mut others = self.engine.jobs().filter(|job| job.id != leader && job.attempt().is_some());
+        let other = others.find(|job| job.led_at.is_some_and(holds_since));
+        assert!(other.is_none(), "{leader} leads at {:?} beside {}", self.now, other.expect("it is there").id);
+    }
+
     /// Checks a wait that began behind `before` others against the bound.
     fn judge_wait(&self, job: JobId, since: Timestamp, before: usize) {
         let before = u32::try_from(before).expect("few wait");
         let bound = AGEING + LONGEST * (3 * before + 2);
         assert!(self.now <= since + bound, "{job} waited {:?} behind {before}", self.now.since(since));
+    }
+
+    /// Checks that a leading job keeps what is held for it: once no claim is in its way, none gets into it, and the job is
+    /// never told a later start.
+    fn judge_promises(&mut self) {
+        let leads =
+            self.engine.jobs().filter_map(|job| self.engine.leads.of(&job.spec.gang).filter(|it| it.job == job.id));
+        let held =
+            leads.filter(|lead| !lead.is_beside_claims).filter_map(|lead| Some((lead.job, lead.nodes.as_ref()?.at?)));
+        let held: BTreeMap<JobId, Timestamp> = held.collect();
+        for (job, before) in &self.promised {
+            let job = self.engine.job(*job).filter(|job| job.attempt().is_none() && self.engine.leads(job));
+            let Some(lead) = job.and_then(|job| self.engine.leads.of(&job.spec.gang)) else { continue };
+            assert!(!lead.is_beside_claims, "what is held for {} is claimed at {:?}", lead.job, self.now);
+            let now = held.get(&lead.job).copied().unwrap_or(*before);
+            assert!(now <= *before, "{} was to start by {before:?} and now by {now:?}, at {:?}", lead.job, self.now);
+        }
+        self.promised = held;
     }
 
     /// Keeps jobs of high priority waiting, and now and then submits one of low priority.
