@@ -26,8 +26,13 @@ pub use job::{
     Attempt, BucketLine, Checkpoints, Code, Diagnosis, Fault, Gang, Job, JobList, JobStanding, JobState, Point, Price,
     Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,
 };
-pub use metric::{Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues};
-pub use node::{Drain, GpuHours, Health, Node, NodeList, Queue, QueueList, Slot};
+pub use metric::{
+    Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues, NodeMetricCurves, NodeMetricList,
+};
+pub use node::{
+    Drain, GpuHours, Health, Node, NodeAgent, NodeAttempt, NodeDetail, NodeEvent, NodeList, NodeProblem, Queue,
+    QueueList, Slot,
+};
 pub use submit::{
     Answer, CancelAnswer, ChangeAnswer, ChangeRequest, DryRun, LogChunk, ResumeRequest, SubmitRequest, Submitted,
 };

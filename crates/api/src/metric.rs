@@ -63,6 +63,34 @@ pub struct MetricCurves {
     pub damaged_files: u64,
 }
 
+/// The metrics of a node and its devices (measured).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeMetricList {
+    /// The node.
+    pub node: String,
+    /// One entry for each metric, by device and name.
+    pub metrics: Vec<Metric>,
+    /// Number of further metrics, beyond the most that are listed.
+    pub left_out: u64,
+    /// Number of files of which it can't be known what they held: they are damaged on disk.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub damaged_files: u64,
+}
+
+/// Curves of metrics of a node and its devices (measured).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeMetricCurves {
+    /// The node.
+    pub node: String,
+    /// The curves, by device and name.
+    pub curves: Vec<MetricCurve>,
+    /// Number of further curves, beyond the most that are answered.
+    pub left_out: u64,
+    /// Number of files of which it can't be known what they held: they are damaged on disk.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub damaged_files: u64,
+}
+
 /// One metric of one source over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MetricCurve {

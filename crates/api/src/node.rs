@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::Time;
+use crate::{Metric, Time};
 
 /// All nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -41,6 +41,88 @@ pub struct Node {
     pub price_nano_dollars_per_hour: Option<i64>,
     /// Its accelerators and who holds each.
     pub slots: Vec<Slot>,
+}
+
+/// A node, its agent's readings of the last hour, what went wrong on it, and who ran there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeDetail {
+    /// The node.
+    pub node: Node,
+    /// Its agent; absent if none has reported since the control plane started.
+    pub agent: Option<NodeAgent>,
+    /// What its checks find now.
+    pub problems: Vec<NodeProblem>,
+    /// What happened on it, newest first.
+    pub history: Vec<NodeEvent>,
+    /// Readings of the last hour, each with its last, smallest, largest and mean value (measured).
+    pub readings: Vec<Metric>,
+    /// Attempts that ran there, newest first, of the newest jobs.
+    pub attempts: Vec<NodeAttempt>,
+}
+
+/// A node's agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeAgent {
+    /// When it started.
+    pub started_at: Time,
+    /// When it reported last.
+    pub heard_at: Time,
+    /// Seconds between two readings.
+    pub every_seconds: f64,
+    /// Whether it has reported in the last minute.
+    pub is_current: bool,
+    /// Sources that don't answer it: a driver or a file server that hangs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hung: Vec<String>,
+}
+
+/// Something that a node's checks find.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeProblem {
+    /// The check and its subject.
+    pub place: String,
+    /// What was measured.
+    pub measured: String,
+    /// Whether nothing new should start there until it is fixed; otherwise a run is only slowed down.
+    pub is_fault: bool,
+    /// Since when.
+    pub since: Time,
+}
+
+/// Something that happened on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeEvent {
+    /// When.
+    pub at: Time,
+    /// `fault` and `warning`: a check found something; `over`: it finds it no more; `drained`, `undrained`: an
+    /// administrator did so; `agent`: its agent started.
+    pub kind: String,
+    /// The check and its subject, if it is of a check.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub place: String,
+    /// What was measured or done.
+    pub text: String,
+}
+
+/// An attempt that ran on a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeAttempt {
+    /// The job.
+    pub job: String,
+    /// Its name.
+    pub name: String,
+    /// Who submitted it.
+    pub user: String,
+    /// The attempt.
+    pub attempt: u32,
+    /// The accelerators that it had there.
+    pub devices: Vec<u32>,
+    /// When it got them.
+    pub placed_at: Time,
+    /// When they were free again.
+    pub ended_at: Option<Time>,
+    /// How it ended.
+    pub ended_because: Option<String>,
 }
 
 /// How a node is drained.

@@ -170,6 +170,16 @@ fn token(global: &Global, folder: &Path) -> Result<String, Failure> {
                     with gangline token rotate if others use this machine";
         return Err(Failure::coded("G0512", message, hint));
     }
+    if let Some(given) = given_token(global)? {
+        return Ok(given);
+    }
+    let own =
+        read_bounded(&folder.join(api::TOKEN_FILE)).map_err(|error| never_ran(folder, api::TOKEN_FILE, &error))?;
+    checked_token(own)
+}
+
+/// Returns the token that the options or the environment give.
+pub(crate) fn given_token(global: &Global) -> Result<Option<String>, Failure> {
     let given = match &global.token_file {
         Some(file) => {
             let unreadable =
@@ -178,12 +188,10 @@ fn token(global: &Global, folder: &Path) -> Result<String, Failure> {
         }
         None => std::env::var_os("GANGLINE_TOKEN").map(std::ffi::OsString::into_encoded_bytes),
     };
-    let bytes = match given.filter(|bytes| !bytes.is_empty()) {
-        Some(bytes) => bytes,
-        None => {
-            read_bounded(&folder.join(api::TOKEN_FILE)).map_err(|error| never_ran(folder, api::TOKEN_FILE, &error))?
-        }
-    };
+    given.filter(|bytes| !bytes.is_empty()).map(checked_token).transpose()
+}
+
+fn checked_token(bytes: Vec<u8>) -> Result<String, Failure> {
     let text = String::from_utf8(bytes).unwrap_or_default().trim().to_owned();
     let is_token =
         !text.is_empty() && text.len() <= TOKEN_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -195,7 +203,7 @@ fn token(global: &Global, folder: &Path) -> Result<String, Failure> {
 }
 
 /// Refuses to send a token over a network without TLS. No control plane listens there without TLS either.
-fn refuse_in_the_clear(url: &str) -> Result<(), Failure> {
+pub(crate) fn refuse_in_the_clear(url: &str) -> Result<(), Failure> {
     let Some(rest) = url.strip_prefix("http://") else { return Ok(()) };
     let host = rest.split('/').next().unwrap_or_default();
     let host = host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).map_or(host, |(host, _)| host);

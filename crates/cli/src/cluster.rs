@@ -1,5 +1,7 @@
 //! `nodes`, `drain`, `queues`, `top`.
 
+mod node;
+
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -40,7 +42,17 @@ pub(crate) struct TopArgs {
     every: u64,
 }
 
-pub(crate) fn nodes(client: &Client, is_json: bool) -> Result<(), Failure> {
+/// Which node.
+#[derive(Args, Debug)]
+pub(crate) struct NodesArgs {
+    /// Show this node only: its readings, what went wrong on it, who ran there
+    node: Option<String>,
+}
+
+pub(crate) fn nodes(client: &Client, args: &NodesArgs, is_json: bool) -> Result<(), Failure> {
+    if let Some(node) = &args.node {
+        return node::show(client, node, is_json);
+    }
     let list: api::NodeList = client.get("/nodes")?;
     if is_json { output::json(&list) } else { output::print(&(nodes_table(&list) + &reasons(&list))) }
 }

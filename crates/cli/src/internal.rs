@@ -140,7 +140,8 @@ fn watch_gpus() -> Result<(), String> {
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
         std::process::exit(0);
     });
-    node::watch_gpus(|line| say(line).map_err(|_| std::io::ErrorKind::BrokenPipe.into()))
+    let watched = node::watch_gpus(|line| say(line).map_err(|_| std::io::ErrorKind::BrokenPipe.into()));
+    watched.map_err(|error| error.to_string())
 }
 
 fn run_supervisor(spec: PathBuf, has_own_group: bool) -> ExitCode {

@@ -1,6 +1,7 @@
 //! `gangline`: the only binary. Parses the command line, calls the command, and turns failures into exit
 //! codes.
 
+mod agent;
 mod alerts;
 mod amount;
 mod backup;
@@ -110,7 +111,7 @@ enum Command {
     Ps(jobs::PsArgs),
     /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost; or a sweep and its jobs
     Show(show::ShowArgs),
-    /// Show what the ranks measured: all metrics of a job, or the curve of one
+    /// Show what was measured: all metrics of a job or a node, or the curve of one
     Series(series::SeriesArgs),
     /// Say why a job is slower than it could be: data, checkpoints, communication, slow ranks, and what each costs
     Why(why::WhyArgs),
@@ -135,8 +136,10 @@ enum Command {
     Resume(change::ResumeArgs),
     /// End jobs, or all jobs of a sweep
     Cancel(cancel::CancelArgs),
-    /// List nodes and who holds their accelerators
-    Nodes,
+    /// List nodes and who holds their accelerators; or show one: its readings, what went wrong on it, who ran there
+    Nodes(cluster::NodesArgs),
+    /// Read this node and its accelerators, check it, and send both to the control plane, whether or not a job runs
+    Agent(agent::AgentArgs),
     /// Let nothing new start on a node
     Drain(cluster::DrainArgs),
     /// Have the control plane read its configuration file again
@@ -244,7 +247,8 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Explain(args) => explain::run(&global, &args)?,
         Command::Cancel(args) => cancel::run(&Client::connect(&global)?, &args, global.json)?,
-        Command::Nodes => cluster::nodes(&Client::connect(&global)?, global.json)?,
+        Command::Nodes(args) => cluster::nodes(&Client::connect(&global)?, &args, global.json)?,
+        Command::Agent(args) => agent::run(&global, &args)?,
         Command::Drain(args) => cluster::drain(&Client::connect(&global)?, &args, global.json)?,
         Command::Reload => reload::run(&Client::connect(&global)?, global.json)?,
         Command::Queues => cluster::queues(&Client::connect(&global)?, global.json)?,

@@ -1,4 +1,6 @@
-//! `series`: what the ranks of a job measured, as a table of metrics or as the curve of one.
+//! `series`: what the ranks of a job and the agents of nodes measured, as a table of metrics or as the curve of one.
+
+mod hosts;
 
 use clap::Args;
 use gangline_api as api;
@@ -16,8 +18,9 @@ const DROPPED: [(&str, &str); 2] = [
 /// Which metrics.
 #[derive(Args, Debug)]
 pub(crate) struct SeriesArgs {
-    /// The job, as job-3 or 3
-    job: String,
+    /// The job, as job-3 or 3; without it --node names a node
+    #[arg(required_unless_present = "node")]
+    job: Option<String>,
     /// Show the curve of this metric instead of the list of all
     #[arg(long, value_name = "NAME")]
     metric: Option<String>,
@@ -27,9 +30,15 @@ pub(crate) struct SeriesArgs {
     /// Only this global rank
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
-    /// Only this node
+    /// Only this node; without a job, what the node's agent reads
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
+    /// What the agents of the job's nodes read while its last attempt ran, instead of what its ranks measured
+    #[arg(long, requires = "job", conflicts_with = "rank")]
+    hosts: bool,
+    /// Only this accelerator of a node
+    #[arg(long, value_name = "N")]
+    device: Option<u32>,
     /// From this step on
     #[arg(long, value_name = "STEP", requires = "metric")]
     from_step: Option<u64>,
@@ -42,14 +51,20 @@ pub(crate) struct SeriesArgs {
 }
 
 pub(crate) fn run(client: &Client, args: &SeriesArgs, is_json: bool) -> Result<(), Failure> {
-    match &args.metric {
-        None => list(client, args, is_json),
-        Some(metric) => curves(client, args, metric, is_json),
+    match (&args.job, &args.node) {
+        (Some(job), _) if args.hosts => hosts::of_job(client, args, job, is_json),
+        (Some(job), _) => match &args.metric {
+            None => list(client, args, job, is_json),
+            Some(metric) => curves(client, args, (job, metric), is_json),
+        },
+        (None, Some(node)) => hosts::of_node(client, args, node, is_json),
+        // The options need one of the two.
+        (None, None) => Ok(()),
     }
 }
 
-fn list(client: &Client, args: &SeriesArgs, is_json: bool) -> Result<(), Failure> {
-    let mut list: api::MetricList = client.get(&format!("/jobs/{}/metrics", path_segment(&args.job)))?;
+fn list(client: &Client, args: &SeriesArgs, job: &str, is_json: bool) -> Result<(), Failure> {
+    let mut list: api::MetricList = client.get(&format!("/jobs/{}/metrics", path_segment(job)))?;
     list.metrics.retain(|metric| is_wanted(&metric.source, args));
     if is_json {
         return output::json(&list);
@@ -84,11 +99,11 @@ fn metric_row(metric: &api::Metric) -> Vec<String> {
     row
 }
 
-fn curves(client: &Client, args: &SeriesArgs, metric: &str, is_json: bool) -> Result<(), Failure> {
+fn curves(client: &Client, args: &SeriesArgs, (job, metric): (&str, &str), is_json: bool) -> Result<(), Failure> {
     let number = |key: &str, value: Option<u64>| value.map(|value| format!("&{key}={value}")).unwrap_or_default();
     let path = format!(
         "/jobs/{}/metrics/curves?metric={}&points={}{}{}{}{}{}",
-        path_segment(&args.job),
+        path_segment(job),
         path_segment(metric),
         args.points,
         number("attempt", args.attempt.map(u64::from)),
@@ -102,25 +117,30 @@ fn curves(client: &Client, args: &SeriesArgs, metric: &str, is_json: bool) -> Re
         return output::json(&found);
     }
     if found.curves.is_empty() {
-        output::tell(&format!("no values of {metric}; gangline series {} lists the metrics", args.job));
+        output::tell(&format!("no values of {metric}; gangline series {job} lists the metrics"));
     }
     for curve in &found.curves {
         let source = &curve.source;
         let place = source.node.as_deref().map(|node| format!(" on {node}")).unwrap_or_default();
         let rank = source.rank.map(|rank| format!(", rank {rank}{place}")).unwrap_or(place);
         output::say(&format!("{metric}, attempt {}{rank} (measured)", or_dash(source.attempt)))?;
-        let row = |values: &api::MetricValues| {
-            let mut row = vec![output::time(values.at), steps(values), (values.count + values.not_finite).to_string()];
-            row.extend(numbers(values));
-            row
-        };
-        let headings = ["TIME", ">STEPS", ">POINTS", ">LAST", ">MIN", ">MEAN", ">MAX"];
-        output::print(&output::table(&headings, curve.points.iter().map(row).collect()))?;
-        if curve.damaged > 0 {
-            output::tell(&format!("{} values can't be shown: they are damaged on disk", curve.damaged));
-        }
+        print_points(curve)?;
     }
     tell_gaps(found.left_out, found.damaged_files);
+    Ok(())
+}
+
+fn print_points(curve: &api::MetricCurve) -> Result<(), Failure> {
+    let row = |values: &api::MetricValues| {
+        let mut row = vec![output::time(values.at), steps(values), (values.count + values.not_finite).to_string()];
+        row.extend(numbers(values));
+        row
+    };
+    let headings = ["TIME", ">STEPS", ">POINTS", ">LAST", ">MIN", ">MEAN", ">MAX"];
+    output::print(&output::table(&headings, curve.points.iter().map(row).collect()))?;
+    if curve.damaged > 0 {
+        output::tell(&format!("{} values can't be shown: they are damaged on disk", curve.damaged));
+    }
     Ok(())
 }
 

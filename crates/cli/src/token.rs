@@ -1,12 +1,15 @@
-//! `token`: makes links to the page, and replaces the users' token.
+//! `token`: makes links to the page and tokens of agents, and replaces the users' token.
 
 use clap::Subcommand;
 use gangline_api as api;
+use gangline_base::NodeName;
+use gangline_control::secret::KEY_FILE;
 use gangline_execution::endpoint::url;
 use serde_json::json;
 
 use crate::client::{Client, data_folder};
 use crate::failure::Failure;
+use crate::up::open_secrets;
 use crate::{Global, output};
 
 /// What to do.
@@ -16,13 +19,19 @@ pub(crate) enum TokenCommand {
     Link,
     /// Replace the users' token: the one before is good no more, nor is any link or open page; running jobs go on
     Rotate,
+    /// Print the token of a node's agent, which is good for its reports and nothing else
+    Agent {
+        /// The node's name
+        node: String,
+    },
 }
 
 pub(crate) fn run(global: &Global, command: &TokenCommand) -> Result<(), Failure> {
-    let client = Client::connect(global)?;
+    let client = || Client::connect(global);
     match command {
+        TokenCommand::Agent { node } => of_agent(global, node),
         TokenCommand::Link => {
-            let link: api::PageLink = client.post("/links", &json!({}))?;
+            let link: api::PageLink = client()?.post("/links", &json!({}))?;
             if global.json {
                 return output::json(&link);
             }
@@ -35,7 +44,7 @@ pub(crate) fn run(global: &Global, command: &TokenCommand) -> Result<(), Failure
             Ok(())
         }
         TokenCommand::Rotate => {
-            let rotated: api::TokenRotated = client.post("/token/rotate", &json!({}))?;
+            let rotated: api::TokenRotated = client()?.post("/token/rotate", &json!({}))?;
             if global.json {
                 return output::json(&rotated);
             }
@@ -45,4 +54,16 @@ pub(crate) fn run(global: &Global, command: &TokenCommand) -> Result<(), Failure
             ))
         }
     }
+}
+
+/// Makes the token from the key in the data folder, which only the control plane's owner can read.
+fn of_agent(global: &Global, node: &str) -> Result<(), Failure> {
+    let name = NodeName::new(node).map_err(|error| Failure::coded("G0505", error.to_string(), ""))?;
+    let folder = data_folder(global)?;
+    if !folder.join(KEY_FILE).exists() {
+        let message = format!("no control plane has run in {}", folder.display());
+        return Err(Failure::Unreachable { message, hint: "name its folder with --data".to_owned() });
+    }
+    let token = open_secrets(&folder)?.agent_token(&name);
+    if global.json { output::json(&json!({ "node": node, "token": token })) } else { output::say(&token) }
 }

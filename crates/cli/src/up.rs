@@ -14,7 +14,7 @@ use gangline_execution::endpoint::publish;
 use gangline_execution::inventory::{Inventory, this_layout, this_machine};
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::NodeCapacity;
-use gangline_server::{self as server, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits, alerts as alerting};
+use gangline_server::{self as server, Agents, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits, alerts as alerting};
 use gangline_specs::config::{Config, MetricRetention, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_store::db::{self, Sequence};
 use gangline_telemetry::series;
@@ -22,6 +22,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::warn;
 
+use crate::agent::OwnAgent;
 use crate::client::{absolute, data_folder};
 use crate::configuration;
 use crate::failure::Failure;
@@ -78,6 +79,9 @@ pub(crate) struct UpArgs {
     /// Where a cloud says on each node that the node is about to be taken back: aws, gcp, azure, a page or a file
     #[arg(long, value_name = "SOURCE")]
     pub(crate) spot_notice: Option<String>,
+    /// Seconds between two readings of this machine by its agent; 0 starts no agent
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    pub(crate) agent_every: u64,
     #[command(flatten)]
     pub(crate) launcher: LauncherArgs,
 }
@@ -107,6 +111,7 @@ pub(crate) struct Running {
     series: Option<series::Service>,
     alerts: Option<alerting::Service>,
     reloading: Reloading,
+    _agent: Option<OwnAgent>,
     stop_http: oneshot::Sender<()>,
     http: std::thread::JoinHandle<std::io::Result<()>>,
 }
@@ -155,9 +160,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let alert_setup = alerts::setup(&folder, &config, path.as_deref())?;
     let listening = Listening::choose(&folder, &config, path.as_deref(), &args.listen)?;
     let address = listening.address;
-    let secrets = Secrets::open(&folder).map_err(|error| {
-        Failure::coded("G0502", format!("the secrets in {} can't be used: {error}", folder.display()), "")
-    })?;
+    let secrets = open_secrets(&folder)?;
     let Chosen { launcher, has_nodes } = launcher::choose(&folder, &config, path.as_deref(), &args.launcher, address)?;
     let survey = has_nodes.then_some(SurveyOptions { price_per_hour: price(args)? });
     let mut nodes = if has_nodes { no_nodes(&config, args)? } else { nodes(&config, args)? };
@@ -165,6 +168,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     agree_on_prices(&mut nodes, &mut sharing.prices);
     let journal_folder = journal_folder(&folder, &config, args)?;
     let (metrics, code) = (config.retention.metrics, CodeStore::new(&folder, config.snapshot_max));
+    let names: Vec<String> = nodes.iter().map(|node| node.name.to_string()).collect();
     let options = Options {
         folder: folder.clone(),
         journal_folder: journal_folder.clone(),
@@ -195,9 +199,9 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
     let visits = Visits::default();
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
+    let (series, series_handle) = start_series(&folder, &config.retention.metrics);
     let read = reload::reader(folder.clone(), args.config.clone(), config);
     let reloading = Reloading { read, handle: service.handle() };
-    let (series, series_handle) = start_series(&folder, &metrics);
     let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &series_handle);
     let app = App {
         handle: service.handle(),
@@ -205,7 +209,8 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         secrets,
         visits: visits.clone(),
         user,
-        folder,
+        agents: Agents::of(&folder),
+        folder: folder.clone(),
         hosts,
         at_hand: AtHand::default(),
         code,
@@ -215,7 +220,14 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         read_configuration: reloading.read.clone(),
     };
     let (stop_http, http) = spawn_server(runtime, doors, app)?;
-    Ok(Running { url, visits, service, series, alerts, reloading, stop_http, http })
+    let agent = OwnAgent::start(&folder, &names, args.agent_every)?;
+    Ok(Running { url, visits, service, series, alerts, reloading, _agent: agent, stop_http, http })
+}
+
+/// Opens the secrets of a data folder.
+pub(crate) fn open_secrets(folder: &Path) -> Result<Secrets, Failure> {
+    let unusable = |error: std::io::Error| format!("the secrets in {} can't be used: {error}", folder.display());
+    Secrets::open(folder).map_err(|error| Failure::coded("G0502", unusable(error), ""))
 }
 
 /// Makes the folder's socket, whose holder may replace an earlier one; without it everything goes by TLS.
@@ -444,7 +456,7 @@ fn node(
 }
 
 /// Returns the host's name, reduced to a valid node name.
-fn own_node_name(machine: &Inventory) -> String {
+pub(crate) fn own_node_name(machine: &Inventory) -> String {
     let name = machine.host_name.split('.').next().unwrap_or_default();
     NodeName::new(name).map_or_else(|_| "local".to_owned(), |name| name.to_string())
 }

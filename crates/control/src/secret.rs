@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use gangline_api::TOKEN_FILE;
-use gangline_base::{AttemptNumber, Epoch, JobId};
+use gangline_base::{AttemptNumber, Epoch, JobId, NodeName};
 use gangline_execution::files::write_durably;
 
 /// File name of the key for attempt tokens.
@@ -81,6 +81,23 @@ impl Secrets {
     #[must_use]
     pub fn is_attempt(&self, token: &str, job: JobId, attempt: AttemptNumber, epoch: Epoch) -> bool {
         blake3::Hash::from_hex(token).is_ok_and(|hash| hash == self.attempt_hash(job, attempt, epoch))
+    }
+
+    /// Returns the token for the agent of a node.
+    #[must_use]
+    pub fn agent_token(&self, node: &NodeName) -> String {
+        self.agent_hash(node).to_hex().to_string()
+    }
+
+    /// Reports whether `token` belongs to the agent of that node.
+    #[must_use]
+    pub fn is_agent(&self, token: &str, node: &NodeName) -> bool {
+        blake3::Hash::from_hex(token).is_ok_and(|hash| hash == self.agent_hash(node))
+    }
+
+    /// No attempt has such a name: theirs begin with a job's number.
+    fn agent_hash(&self, node: &NodeName) -> blake3::Hash {
+        blake3::keyed_hash(&self.attempt_key, format!("agent/{node}").as_bytes())
     }
 
     /// Attempts from before epochs were recorded have tokens derived without one.
@@ -174,6 +191,17 @@ mod tests {
         assert!(!secrets.is_attempt(&token, JobId(1), AttemptNumber(2), Epoch::default()));
         assert!(!secrets.is_user(&token));
         assert!(!secrets.is_attempt("zz", JobId(1), AttemptNumber(2), epoch));
+    }
+
+    #[test]
+    fn an_agents_token_opens_only_its_node() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let secrets = Secrets::open(folder.path()).expect("made");
+        let node = |name: &str| NodeName::new(name).expect("a name");
+        let token = secrets.agent_token(&node("n1"));
+        assert!(secrets.is_agent(&token, &node("n1")));
+        assert!(!secrets.is_agent(&token, &node("n11")) && !secrets.is_agent("", &node("n1")));
+        assert!(!secrets.is_user(&token) && !secrets.is_agent(&secrets.user_token(), &node("n1")));
     }
 
     #[test]

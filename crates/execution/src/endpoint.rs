@@ -120,6 +120,11 @@ impl Way {
         }
     }
 
+    /// Returns the way to a URL that is trusted by what `agent` trusts.
+    pub(crate) fn at(url: &str, agent: ureq::Agent) -> Way {
+        Way { url: url.trim_end_matches('/').to_owned(), agent, is_socket: false }
+    }
+
     /// Reports whether this is the folder's socket rather than a URL.
     #[must_use]
     pub fn is_socket(&self) -> bool {

@@ -11,13 +11,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use gangline_base::{Bytes, DeviceLayout};
-use nvml_wrapper::Nvml;
+use gangline_telemetry::collectors::gpu::{Driver, Product};
 use tracing::warn;
 
 use crate::program::{self, Limits};
 
-/// Maximum number of accelerators that are examined.
-const ACCELERATORS_MAX: u32 = 64;
 /// Limits for nvidia-smi, which tells how the GPUs are joined: with a driver in trouble it is slow or hangs.
 const LINKS_LIMITS: Limits = Limits { time: Duration::from_secs(10), output: 1 << 20, errors: 0 };
 
@@ -87,22 +85,18 @@ pub(crate) fn printed_links() -> Option<String> {
 /// Returns NVIDIA's accelerators; none without a driver. On a machine with several kinds, only those of the
 /// first one's kind.
 fn nvidia() -> Option<Accelerators> {
-    let nvml = Nvml::init().ok()?;
-    let count = nvml.device_count().ok()?.min(ACCELERATORS_MAX);
-    let devices = (0..count).filter_map(|index| nvml.device_by_index(index).ok());
-    let described = devices.filter_map(|device| Some((device.name().ok()?, device.memory_info().ok()?.total)));
-    of_first_kind(described.collect())
+    of_first_kind(&Driver::open().ok()?.products().ok()?)
 }
 
-fn of_first_kind(devices: Vec<(String, u64)>) -> Option<Accelerators> {
-    let (product, memory) = devices.first()?.clone();
-    let kind = short_kind(&product);
-    let count = devices.iter().take_while(|(name, _)| short_kind(name) == kind).count();
+fn of_first_kind(products: &[Product]) -> Option<Accelerators> {
+    let first = products.first()?;
+    let kind = short_kind(&first.name);
+    let count = products.iter().take_while(|product| short_kind(&product.name) == kind).count();
     Some(Accelerators {
         kind,
-        product: Some(product),
-        count: u32::try_from(count).unwrap_or(ACCELERATORS_MAX),
-        memory: Some(Bytes(memory)),
+        product: Some(first.name.clone()),
+        count: u32::try_from(count).unwrap_or(u32::MAX),
+        memory: Some(first.memory),
     })
 }
 
@@ -149,11 +143,11 @@ mod tests {
 
     #[test]
     fn accelerators_of_another_kind_are_left_out() {
-        let devices =
-            vec![("NVIDIA H100 PCIe".to_owned(), 7), ("NVIDIA H100 PCIe".to_owned(), 7), ("T4".to_owned(), 1)];
-        let found = of_first_kind(devices).expect("there are some");
+        let product = |name: &str, bytes| Product { name: name.to_owned(), memory: Bytes(bytes) };
+        let h100 = product("NVIDIA H100 PCIe", 7);
+        let found = of_first_kind(&[h100.clone(), h100, product("T4", 1)]).expect("there are some");
         assert_eq!((found.kind.as_str(), found.count, found.memory), ("H100", 2, Some(Bytes(7))));
-        assert_eq!(of_first_kind(Vec::new()), None);
+        assert_eq!(of_first_kind(&[]), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! decides and reports. A **shim** for each rank (`gangline keep-rank`) owns the rank's processes and its
 //! log. `gangline exec-rank` turns into the rank itself.
 
+pub mod agent;
 mod cgroup;
 mod clock;
 pub mod endpoint;

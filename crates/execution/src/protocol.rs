@@ -11,6 +11,7 @@
 //! bearer token is the attempt's own. The answer is [`Orders`]. The supervisor exits after it has reported
 //! [`NodeState::Ended`] and received `end_acknowledged`.
 
+pub mod agent;
 pub mod metrics;
 mod sample;
 

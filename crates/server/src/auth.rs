@@ -10,8 +10,9 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use gangline_base::{AttemptNumber, Epoch, JobId, Submitter};
+use gangline_base::{AttemptNumber, Epoch, JobId, NodeName, Submitter};
 use gangline_execution::endpoint::ATTEMPT_HEADER;
+use gangline_execution::protocol::agent::NODE_HEADER;
 
 use super::body::{Gathering, gather, turn_away};
 use super::crowd::Admission;
@@ -53,6 +54,10 @@ pub(super) struct Reporting {
     pub(super) epoch: Epoch,
 }
 
+/// The node whose agent a report comes from, proved by its token.
+#[derive(Clone, Debug)]
+pub(super) struct AgentOf(pub(super) NodeName);
+
 /// Lets reports with the token of their attempt through. Supervisors of the previous release don't name the
 /// attempt in a header but at the beginning of their reports, so that much of the body is read first.
 pub(super) async fn require_attempt(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -74,6 +79,23 @@ pub(super) async fn require_attempt(State(app): State<Arc<App>>, request: Reques
     parts.extensions.insert(named);
     match body.whole(REPORT_BODY_BYTES_MAX).await {
         Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Lets reports with the token of their node's agent through.
+pub(super) async fn require_agent(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let named = headers.get(NODE_HEADER).and_then(|value| NodeName::new(value.to_str().ok()?).ok());
+    let is_its_own = |node: &NodeName| bearer(headers).is_some_and(|token| app.secrets.is_agent(token, node));
+    let Some(node) = named.filter(is_its_own) else {
+        turn_away(request).await;
+        return ApiError::unauthorized().into_response();
+    };
+    prove(request.extensions().get());
+    request.extensions_mut().insert(AgentOf(node));
+    match gather(request, REPORT_BODY_BYTES_MAX).await {
+        Ok(request) => next.run(request).await,
         Err(error) => error.into_response(),
     }
 }

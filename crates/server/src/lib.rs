@@ -4,6 +4,7 @@
 //! changes go through the service's handle. Keeps A-9, A-10 (bodies, pages and log chunks have limits) and
 //!
 
+mod agents;
 pub mod alerts;
 mod at_hand;
 mod auth;
@@ -43,6 +44,7 @@ use axum::{Json, Router};
 use gangline_api as api;
 use gangline_base::{Submitter, Timestamp};
 
+pub use agents::Agents;
 pub use at_hand::AtHand;
 pub use openapi::document as openapi_document;
 pub use reload::{Configured, ReadConfiguration};
@@ -88,6 +90,8 @@ pub struct App {
     pub code: CodeStore,
     /// The series store.
     pub series: gangline_telemetry::series::Handle,
+    /// The nodes' agents, and what happened on the nodes.
+    pub agents: Agents,
     /// Alerts.
     pub alerts: alerts::Handle,
     /// Returns the wall-clock time.
@@ -125,6 +129,9 @@ pub fn router(app: App) -> Router {
         .route("/sweeps/{sweep}", get(sweeps::show))
         .route("/sweeps/{sweep}/cancel", post(sweeps::cancel))
         .route("/nodes", get(nodes::list))
+        .route("/nodes/{node}", get(agents::show))
+        .route("/nodes/{node}/metrics", get(metrics::list_of_node))
+        .route("/nodes/{node}/metrics/curves", get(metrics::curves_of_node))
         .route("/nodes/{node}/drain", post(nodes::drain))
         .route("/nodes/{node}/undrain", post(nodes::undrain))
         .route("/queues", get(nodes::queues))
@@ -137,11 +144,14 @@ pub fn router(app: App) -> Router {
         .route("/supervisors/report", post(supervisors::report))
         .route("/supervisors/metrics", post(metrics::take))
         .layer(from_fn_with_state(app.clone(), auth::require_attempt));
+    let agents = Router::new()
+        .route("/agents/report", post(agents::report))
+        .layer(from_fn_with_state(app.clone(), auth::require_agent));
     let open = Router::new()
         .route("/health", get(nodes::health))
         .route("/openapi.json", get(|| async { Json(openapi::document()) }));
     Router::new()
-        .nest("/api/v1", users.merge(supervisors).merge(open))
+        .nest("/api/v1", users.merge(supervisors).merge(agents).merge(open))
         .route("/metrics", get(exposition::scrape).layer(from_fn_with_state(app.clone(), auth::require_user)))
         .route("/", get(page::show))
         .fallback(|| async { ApiError::no_such_path() })

@@ -33,7 +33,7 @@ const POINTS_OF_ALL_MAX: usize = 200_000;
 const RANK_MAX: u32 = 1 << 26;
 
 /// Which metrics, and which part of them.
-#[derive(Deserialize, IntoParams)]
+#[derive(Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CurvesQuery {
@@ -51,6 +51,25 @@ pub(super) struct CurvesQuery {
     from_step: Option<u64>,
     /// Up to this step.
     to_step: Option<u64>,
+    /// From this time on.
+    #[param(value_type = Option<String>, format = DateTime)]
+    from: Option<api::Time>,
+    /// Up to this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    to: Option<api::Time>,
+    /// At most this many points of each curve; 10000 at most.
+    points: Option<usize>,
+}
+
+/// Which metrics of a node, and which part of them.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NodeCurvesQuery {
+    /// Only the metric of this name.
+    metric: Option<String>,
+    /// Only this device.
+    device: Option<u32>,
     /// From this time on.
     #[param(value_type = Option<String>, format = DateTime)]
     from: Option<api::Time>,
@@ -79,11 +98,18 @@ pub(super) async fn take(
         return Err(ApiError::malformed(format!("a report has at most {BATCHES_PER_REPORT_MAX} batches")));
     }
     let node = NodeName::new(&report.node).map_err(|error| ApiError::malformed(error.to_string()))?;
+    let batches = report.batches.into_iter().map(|batch| batch_of((job, attempt), &node, batch));
+    let stored = store(&app, batches.collect::<Result<_, _>>()?).await?;
+    Ok(Json(MetricAnswer { version: METRICS_VERSION, stored }))
+}
+
+/// Stores batches, and returns for each the number of its source's first row that isn't stored.
+pub(super) async fn store(app: &App, batches: Vec<Batch>) -> Result<Vec<u64>, ApiError> {
     let mut answers = Vec::new();
-    for batch in report.batches {
+    for batch in batches {
         let (reply, answer) = oneshot::channel();
         // The receiver is gone if the request was given up.
-        app.series.take(batch_of((job, attempt), &node, batch)?, move |outcome| drop(reply.send(outcome)));
+        app.series.take(batch, move |outcome| drop(reply.send(outcome)));
         answers.push(answer);
     }
     let mut stored = Vec::new();
@@ -91,7 +117,16 @@ pub(super) async fn take(
         let outcome = answer.await.map_err(|_| ApiError::internal("the series store dropped a batch"))?;
         stored.push(outcome.map_err(ApiError::from)?.next);
     }
-    Ok(Json(MetricAnswer { version: METRICS_VERSION, stored }))
+    Ok(stored)
+}
+
+/// Returns a row as the series store takes it.
+pub(super) fn row_of(row: MetricRow) -> Row {
+    Row {
+        at: Timestamp::from_unix_nanos(row.at),
+        step: row.step.map(Step),
+        values: row.values.into_iter().map(|(name, Measured(value))| (name, value)).collect(),
+    }
 }
 
 fn batch_of((job, attempt): (JobId, AttemptNumber), node: &NodeName, batch: MetricBatch) -> Result<Batch, ApiError> {
@@ -105,12 +140,7 @@ fn batch_of((job, attempt): (JobId, AttemptNumber), node: &NodeName, batch: Metr
         rank: Some(batch.rank),
         device: None,
     };
-    let row = |row: MetricRow| Row {
-        at: Timestamp::from_unix_nanos(row.at),
-        step: row.step.map(Step),
-        values: row.values.into_iter().map(|(name, Measured(value))| (name, value)).collect(),
-    };
-    Ok(Batch { source, first: batch.first, names: batch.names, rows: batch.rows.into_iter().map(row).collect() })
+    Ok(Batch { source, first: batch.first, names: batch.names, rows: batch.rows.into_iter().map(row_of).collect() })
 }
 
 /// What a job's ranks measured: every metric with its last, smallest, largest and mean value.
@@ -123,18 +153,69 @@ pub(super) async fn list(
 ) -> Result<Json<api::MetricList>, ApiError> {
     let id = existing(&app, &job).await?;
     let found = ask(&app, series::Query::all(Scope::Job(id), 1, CURVES_MAX)).await?;
-    let metric = |curve: Curve| {
-        let values = curve.buckets.first().map(values_of)?;
-        Some(api::Metric {
-            source: source_of(&curve.series.source),
-            metric: curve.series.metric,
-            values,
-            damaged: curve.unreadable,
-        })
-    };
-    let metrics = found.curves.into_iter().filter_map(metric).collect();
     let (left_out, damaged_files) = (found.left_out, found.damaged_files);
+    let metrics = found.curves.into_iter().filter_map(metric_of).collect();
     Ok(Json(api::MetricList { job: id.to_string(), metrics, left_out, damaged_files }))
+}
+
+/// What a node's agent reads: every metric with its last, smallest, largest and mean value.
+#[utoipa::path(get, path = "/api/v1/nodes/{node}/metrics", params(("node" = String, Path, description = "its name")),
+    tag = "metrics", responses((status = 200, body = api::NodeMetricList), (status = 404, body = ErrorBody)))]
+pub(super) async fn list_of_node(
+    State(app): State<Arc<App>>,
+    Segment(node): Segment,
+) -> Result<Json<api::NodeMetricList>, ApiError> {
+    let name = known_node(&app, &node).await?;
+    let found = ask(&app, series::Query::all(Scope::Node(name), 1, CURVES_MAX)).await?;
+    let (left_out, damaged_files) = (found.left_out, found.damaged_files);
+    let metrics = found.curves.into_iter().filter_map(metric_of).collect();
+    Ok(Json(api::NodeMetricList { node, metrics, left_out, damaged_files }))
+}
+
+/// Curves of a node's metrics.
+#[utoipa::path(get, path = "/api/v1/nodes/{node}/metrics/curves",
+    params(("node" = String, Path, description = "its name"), NodeCurvesQuery), tag = "metrics",
+    responses((status = 200, body = api::NodeMetricCurves), (status = 404, body = ErrorBody)))]
+pub(super) async fn curves_of_node(
+    State(app): State<Arc<App>>,
+    Segment(node): Segment,
+    query: Result<Query<NodeCurvesQuery>, QueryRejection>,
+) -> Result<Json<api::NodeMetricCurves>, ApiError> {
+    let Query(NodeCurvesQuery { metric, device, from, to, points }) = query?;
+    let query = CurvesQuery { metric, device, from, to, points, ..CurvesQuery::default() };
+    let name = known_node(&app, &node).await?;
+    let found = ask(&app, question(Scope::Node(name), query)?).await?;
+    let (left_out, damaged_files) = (found.left_out, found.damaged_files);
+    let curves = found.curves.into_iter().map(curve_of).collect();
+    Ok(Json(api::NodeMetricCurves { node, curves, left_out, damaged_files }))
+}
+
+/// Returns the name of a node that there is.
+pub(super) async fn known_node(app: &App, node: &str) -> Result<NodeName, ApiError> {
+    let name = NodeName::new(node).map_err(|_| ApiError::no_node(node))?;
+    let nodes = app.handle.nodes().await?.nodes;
+    if nodes.iter().any(|known| known.name == node) { Ok(name) } else { Err(ApiError::no_node(node)) }
+}
+
+/// Returns a metric with all its values as one, which the query asked for.
+pub(super) fn metric_of(curve: Curve) -> Option<api::Metric> {
+    let values = curve.buckets.first().map(values_of)?;
+    Some(api::Metric {
+        source: source_of(&curve.series.source),
+        metric: curve.series.metric,
+        values,
+        damaged: curve.unreadable,
+    })
+}
+
+fn curve_of(curve: Curve) -> api::MetricCurve {
+    api::MetricCurve {
+        source: source_of(&curve.series.source),
+        metric: curve.series.metric,
+        resolution: curve.resolution.name().to_owned(),
+        points: curve.buckets.iter().map(values_of).collect(),
+        damaged: curve.unreadable,
+    }
 }
 
 /// Curves of a job's metrics.
@@ -148,24 +229,17 @@ pub(super) async fn curves(
 ) -> Result<Json<api::MetricCurves>, ApiError> {
     let Query(query) = query?;
     let id = existing(&app, &job).await?;
-    let found = ask(&app, question(id, query)?).await?;
-    let curve = |curve: Curve| api::MetricCurve {
-        source: source_of(&curve.series.source),
-        metric: curve.series.metric,
-        resolution: curve.resolution.name().to_owned(),
-        points: curve.buckets.iter().map(values_of).collect(),
-        damaged: curve.unreadable,
-    };
-    let curves: Vec<_> = found.curves.into_iter().map(curve).collect();
+    let found = ask(&app, question(Scope::Job(id), query)?).await?;
+    let curves: Vec<_> = found.curves.into_iter().map(curve_of).collect();
     let (left_out, damaged_files) = (found.left_out, found.damaged_files);
     Ok(Json(api::MetricCurves { job: id.to_string(), curves, left_out, damaged_files }))
 }
 
-fn question(job: JobId, query: CurvesQuery) -> Result<series::Query, ApiError> {
+fn question(scope: Scope, query: CurvesQuery) -> Result<series::Query, ApiError> {
     let node = query.node.as_deref().map(NodeName::new).transpose();
     let points_max = query.points.unwrap_or(POINTS).clamp(1, POINTS_MAX);
     Ok(series::Query {
-        scope: Scope::Job(job),
+        scope,
         metrics: query.metric.into_iter().collect(),
         attempt: query.attempt.map(AttemptNumber),
         node: node.map_err(|error| ApiError::malformed(error.to_string()))?,
@@ -189,7 +263,7 @@ async fn existing(app: &Arc<App>, text: &str) -> Result<JobId, ApiError> {
 }
 
 /// Asks the series store on a blocking thread.
-async fn ask(app: &Arc<App>, query: series::Query) -> Result<series::Answer, ApiError> {
+pub(super) async fn ask(app: &App, query: series::Query) -> Result<series::Answer, ApiError> {
     let series = app.series.clone();
     let answer = tokio::task::spawn_blocking(move || series.query(&query)).await;
     Ok(answer.map_err(|_| ApiError::internal("a query of the series store panicked"))??)

@@ -33,7 +33,9 @@ pub(super) async fn drain(
 ) -> Result<Json<api::Node>, ApiError> {
     let Json(drain) = drain?;
     let within = drain.within_seconds.map(|seconds| DrainWish::Within(Duration::from_secs(u64::from(seconds))));
-    set_drain(&caller.handle(&app), &node, within.unwrap_or(DrainWish::WhenFree)).await
+    let drained = set_drain(&caller.handle(&app), &node, within.unwrap_or(DrainWish::WhenFree)).await?;
+    app.agents.note(&node, (app.clock)(), "drained", "drained by an administrator");
+    Ok(drained)
 }
 
 /// A draining or suspect node takes jobs again, and its faults are forgotten.
@@ -45,7 +47,9 @@ pub(super) async fn undrain(
     Segment(node): Segment,
     caller: Caller,
 ) -> Result<Json<api::Node>, ApiError> {
-    set_drain(&caller.handle(&app), &node, DrainWish::Undo).await
+    let taken_back = set_drain(&caller.handle(&app), &node, DrainWish::Undo).await?;
+    app.agents.note(&node, (app.clock)(), "undrained", "taken back by an administrator, its faults forgotten");
+    Ok(taken_back)
 }
 
 async fn set_drain(handle: &Handle, node: &str, wish: DrainWish) -> Result<Json<api::Node>, ApiError> {

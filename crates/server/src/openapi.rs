@@ -9,7 +9,7 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{alerts, jobs, logs, metrics, nodes, reload, sweeps, token, why};
+use super::{agents, alerts, jobs, logs, metrics, nodes, reload, sweeps, token, why};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -42,6 +42,9 @@ use super::{alerts, jobs, logs, metrics, nodes, reload, sweeps, token, why};
         alerts::routes::silence,
         alerts::routes::end_silence,
         nodes::list,
+        agents::show,
+        metrics::list_of_node,
+        metrics::curves_of_node,
         nodes::drain,
         nodes::undrain,
         nodes::queues,

@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 
 use super::error::ApiError;
 use super::jobs::{missing, parse_job};
-use super::observing::Window;
+use super::observing::{Window, devices_of};
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
 
@@ -58,10 +58,10 @@ pub(super) async fn show(
     let from = earliest.max(attempt.placed_at.0);
     let window = Window { job: id, attempt: AttemptNumber(attempt.number), from, to };
     let price = price_of(&app, attempt).await?;
-    let series = app.series.clone();
+    let (series, devices) = (app.series.clone(), devices_of(attempt));
     let judge = move || {
         let curves = window.curves(&series, &[], POINTS)?;
-        Ok::<_, ApiError>(attribution::why(&window.observed(&curves, STRETCHES), price))
+        Ok::<_, ApiError>(attribution::why(&window.observed(&curves, &devices, STRETCHES), price))
     };
     let judged = tokio::task::spawn_blocking(judge).await;
     let verdict = judged.map_err(|_| ApiError::internal("a query of the series store panicked"))??;

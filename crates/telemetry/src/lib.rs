@@ -1,8 +1,10 @@
-//! Telemetry: what every rank does, and where its time goes.
+//! Telemetry: what every rank, node and accelerator does, and where its time goes.
 //!
-//! The crate is effectful, but its rooms [`alerts`] (readings in, what fires out) and [`stragglers`] (bytes of a trace in, values
-//! out) are pure.
+//! The crate is effectful, but its rooms [`alerts`] (readings in, what fires out), [`kernel_log`] (lines in, verdicts out) and
+//! [`stragglers`] (bytes of a trace in, values out) are pure.
 
 pub mod alerts;
+pub mod collectors;
+pub mod kernel_log;
 pub mod series;
 pub mod stragglers;

@@ -162,6 +162,10 @@ impl Actor {
             Request::Drain { node, wish, reply } => {
                 self.change(batch, key, reply, |actor, batch| actor.drain(now, &node, wish, batch));
             }
+            Request::AgentFound { node, finding, reply } => {
+                let taken = self.agent_found(now, &node, &finding, batch);
+                Self::answer_query(batch, reply, taken);
+            }
             Request::Configure { sharing, reply } => {
                 self.change(batch, key, reply, |actor, batch| actor.configure(now, *sharing, batch));
             }

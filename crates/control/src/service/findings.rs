@@ -1,14 +1,29 @@
 //! Faults that supervisors' checks find on their nodes.
 
-use gangline_base::{JobId, NodeId, Timestamp};
+use gangline_base::{JobId, NodeId, NodeName, Timestamp};
 use gangline_execution::protocol::{NodeFinding, Report};
 use gangline_orchestration::Event;
 use tracing::warn;
 
 use super::actor::Actor;
 use super::batch::Batch;
+use super::handle::Error;
 
 impl Actor {
+    /// Takes in a fault that the node's agent found. Running jobs go on, as after any finding.
+    pub(super) fn agent_found(
+        &mut self,
+        now: Timestamp,
+        name: &NodeName,
+        finding: &NodeFinding,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        let node = self.engine.node_id(name).ok_or_else(|| Error::NoNode(name.clone()))?;
+        self.apply(now, Event::NodeFaulty { node }, batch)?;
+        self.found.insert(node, format!("{}: {}", finding.place, finding.measured));
+        Ok(())
+    }
+
     /// Returns the findings of a report that the share's previous report didn't have.
     pub(super) fn new_findings(&self, (job, index): (JobId, usize), report: &Report) -> Vec<NodeFinding> {
         let attempt = self.records.get(&job).and_then(|record| record.last_attempt());

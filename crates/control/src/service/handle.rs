@@ -3,7 +3,7 @@
 use gangline_api as api;
 use gangline_base::{Bytes, EmailAddress, JobId, JobSpec, NodeName, Principal, Submitter, SweepId, SweepSpec};
 use gangline_execution::launcher::SurveyedNode;
-use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
+use gangline_execution::protocol::{NodeFinding, Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, Fate, JobChange, Refusal};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -172,6 +172,11 @@ pub(super) enum Request {
         wish: DrainWish,
         reply: Reply<api::Node>,
     },
+    AgentFound {
+        node: NodeName,
+        finding: NodeFinding,
+        reply: Reply<()>,
+    },
     Explain {
         job: JobId,
         reply: Reply<api::Explanation>,
@@ -320,6 +325,11 @@ impl Handle {
     /// Drains a node, or ends its drain.
     pub async fn drain(&self, node: NodeName, wish: DrainWish) -> Result<api::Node, Error> {
         self.ask(|reply| Request::Drain { node, wish, reply }).await
+    }
+
+    /// Takes in a fault that a node's agent found, whose token the caller has checked.
+    pub async fn agent_found(&self, node: NodeName, finding: NodeFinding) -> Result<(), Error> {
+        self.ask(|reply| Request::AgentFound { node, finding, reply }).await
     }
 
     /// Replaces the rules by which the cluster is shared, and returns the names of those that changed.

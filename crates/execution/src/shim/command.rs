@@ -13,7 +13,7 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use crate::process::{as_pid, own_pid};
 
 /// The running program, even after an upgrade replaced its file.
-pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
+pub const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// The reason a process could not become the rank.
 #[derive(Debug, thiserror::Error)]

@@ -30,7 +30,7 @@ use crate::process::Identity;
 use crate::protocol::UnixNanos;
 use crate::trouble::is_platforms;
 
-pub(crate) use command::THIS_PROGRAM;
+pub use command::THIS_PROGRAM;
 pub use command::{ExecError, exec_rank};
 use group::Group;
 use output::Output;

@@ -13,7 +13,7 @@ use gangline_telemetry::alerts::{Measure, Reading, Rule, Signal, Subject};
 use gangline_telemetry::series::{self, Curve, Scope};
 
 use super::Options;
-use crate::observing::{STEP_SECONDS, Window};
+use crate::observing::{STEP_SECONDS, Window, devices_of};
 
 /// The stretch of time whose measurements count as now.
 const RECENT: Duration = Duration::from_secs(5 * 60);
@@ -138,7 +138,7 @@ impl Sources {
         for curve in &curves {
             readings.extend(of_curve(id, curve, metrics));
         }
-        let ranks = window.observed(&curves, 1).remove(0).ranks;
+        let ranks = window.observed(&curves, &devices_of(attempt), 1).remove(0).ranks;
         readings.extend(of_ranks(id, &ranks));
         readings.extend(self.throughput(&window, &ranks)?);
         Ok(readings)

@@ -1,6 +1,7 @@
 //! The HTTP border, tried over a real socket: what is granted, what is refused and how, what the page shows.
 
 mod access;
+mod agents;
 mod document;
 mod doors;
 mod jobs;

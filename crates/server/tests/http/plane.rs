@@ -18,7 +18,7 @@ use gangline_execution::protocol::{
     Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport, Work,
 };
 use gangline_orchestration::{Limits, NodeCapacity};
-use gangline_server::{App, AtHand, Configured, Doors, ReadConfiguration, Socket, Visits, serve};
+use gangline_server::{Agents, App, AtHand, Configured, Doors, ReadConfiguration, Socket, Visits, serve};
 use gangline_specs::config::NodeConfig;
 use gangline_store::db;
 use gangline_telemetry::series;
@@ -199,6 +199,7 @@ impl Plane {
             series: series
                 .as_ref()
                 .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),
+            agents: Agents::of(folder.path()),
             alerts: Default::default(),
             clock: now,
             read_configuration: ReadConfiguration(Arc::new(|| {

@@ -182,3 +182,17 @@ fn a_node_with_a_fault_is_suspect_once_and_its_job_goes_on() {
     supervisor.tell(&mut world);
     assert_eq!(node(&mut world).status, "ready", "what was known before says nothing new");
 }
+
+/// What a node's agent finds counts as what a supervisor finds does, whether or not a job runs there.
+#[test]
+fn a_node_is_suspect_after_its_agent_has_found_a_fault() {
+    let mut world = World::new(&[("n1", 1), ("n2", 1), ("n3", 1), ("n4", 1)]);
+    world.sharing.health = Some(HealthPolicy::DEFAULT);
+    world.crash_and_restart();
+    let finding = NodeFinding { place: "kernel-log XID".to_owned(), measured: "XID 79".to_owned() };
+    world.agent_found("n2", finding.clone()).expect("the node is there");
+    let shown = world.nodes().into_iter().find(|node| node.name == "n2").expect("it is there");
+    assert_eq!((shown.status.as_str(), shown.faults), ("suspect", 3.0));
+    assert!(shown.status_reason.is_some_and(|reason| reason.contains("(kernel-log XID: XID 79)")));
+    assert!(world.agent_found("n9", finding).is_err(), "there is no such node");
+}

@@ -13,7 +13,7 @@ use gangline_base::{
     PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
 use gangline_execution::launcher::{LaunchError, Launcher, Presence};
-use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
+use gangline_execution::protocol::{NodeFinding, Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, NodeCapacity, Snapshot};
 use gangline_specs::config::NodeConfig;
 use tempfile::TempDir;
@@ -346,6 +346,11 @@ impl World {
     pub(super) fn drain(&mut self, name: &str, wish: DrainWish) -> Result<api::Node, Error> {
         let node = NodeName::new(name).expect("a valid name");
         self.ask(|reply| Request::Drain { node, wish, reply })
+    }
+
+    pub(super) fn agent_found(&mut self, name: &str, finding: NodeFinding) -> Result<(), Error> {
+        let node = NodeName::new(name).expect("a valid name");
+        self.ask(|reply| Request::AgentFound { node, finding, reply })
     }
 
     pub(super) fn report(&mut self, report: &Report) -> Orders {

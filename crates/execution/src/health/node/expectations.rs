@@ -23,6 +23,9 @@ pub struct Expectations {
     pub kernel_log: PathBuf,
     /// How far back the kernel's log counts.
     pub kernel_log_window: Duration,
+    /// A site's rules for events of GPUs in the kernel's log, over the built-in ones.
+    #[serde(default)]
+    pub kernel_rules: Option<PathBuf>,
 }
 
 /// The accelerators that a node should have.
@@ -47,6 +50,7 @@ impl Default for Expectations {
             step: Duration::from_secs(1),
             kernel_log: PathBuf::from("/dev/kmsg"),
             kernel_log_window: Duration::from_secs(24 * 60 * 60),
+            kernel_rules: None,
         }
     }
 }

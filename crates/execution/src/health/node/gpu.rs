@@ -2,14 +2,11 @@
 //! throttling, temperature, NVLinks and PCIe link. Values that a driver or a GPU doesn't report aren't
 //! counted against it.
 //!
-//! `reading.rs` queries the driver, `judge.rs` decides; `events.rs` listens to it.
+//! telemetry's `collectors/gpu/` asks the driver and listens to it; `judge.rs` decides.
 
-mod events;
 mod judge;
-mod reading;
 
-use nvml_wrapper::Nvml;
-use nvml_wrapper::error::NvmlError;
+use gangline_telemetry::collectors::gpu::{Driver, GpuError};
 
 use super::Expectations;
 use crate::health::{Finding, Reason, Verdict};
@@ -29,16 +26,10 @@ pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
         ),
     }
     };
-    let nvml = match Nvml::init() {
-        Ok(nvml) => nvml,
-        Err(NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound | NvmlError::DriverNotLoaded) => {
-            return vec![absent("no NVIDIA driver".to_owned())];
-        }
-        Err(error) => return vec![broken("", &error)],
-    };
-    match reading::of_all(&nvml) {
-        Ok(read) if read.is_empty() => vec![absent("the driver knows no GPU".to_owned())],
-        Ok(read) => judge::all(&read, expected),
+    match Driver::open().and_then(|driver| driver.states()) {
+        Ok(states) if states.is_empty() => vec![absent("the driver knows no GPU".to_owned())],
+        Ok(states) => judge::all(&states, expected),
+        Err(error @ GpuError::NoDriver) => vec![absent(error.to_string())],
         Err(error) => vec![broken("", &error)],
     }
 }
@@ -48,14 +39,13 @@ pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
 ///
 /// # Errors
 /// The driver's error if its events can't be received.
-pub fn watch(say: impl FnMut(&str) -> std::io::Result<()>) -> Result<(), String> {
-    let watched = Nvml::init().and_then(|nvml| events::watch(&nvml, say));
-    watched.map_err(|error| format!("the driver says: {error}"))
+pub fn watch(say: impl FnMut(&str) -> std::io::Result<()>) -> Result<(), GpuError> {
+    Driver::open()?.watch(say)
 }
 
 /// Creates a finding for a driver error where none is expected.
-fn broken(subject: &str, error: &NvmlError) -> Finding {
-    Finding::fine(subject, format!("the driver says: {error}")).wrong(
+fn broken(subject: &str, error: &GpuError) -> Finding {
+    Finding::fine(subject, error.to_string()).wrong(
         Verdict::Failed,
         Reason {
             expected: "an answer",

@@ -12,7 +12,10 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
+use gangline_telemetry::kernel_log::{Action, DriverEvent, Kind, Rules};
+
 use super::Expectations;
+use crate::files::read_bounded;
 use crate::health::{Finding, Reason, Verdict};
 
 /// Larger than any record of the kernel, which is at most 8 KiB with its properties.
@@ -24,20 +27,11 @@ const FAULTS_MAX: usize = 64;
 /// Maximum length of the quoted part of a record.
 const QUOTE_BYTES_MAX: usize = 160;
 
-/// XIDs after which a GPU, or its links, can't be trusted until it is reset or replaced: internal controller,
-/// double-bit ECC, row remap failed, NVLink, off the bus, many corrected errors, uncontained ECC, GSP,
-/// unrecovered ECC.
-const XIDS_OF_HARDWARE: [u32; 13] = [46, 48, 61, 62, 64, 74, 79, 92, 95, 119, 120, 140, 154];
-
-/// The meaning of those XIDs.
-const OF_HARDWARE: Reason<'_> = Reason {
-    expected: "none",
-    why: "the GPU, its memory or its links failed: a run that uses it stops or computes wrongly",
-    todo: "reset the GPU or reboot; if it comes back, run dcgmi diag -r 3 and replace what it names (docs.nvidia.com, XID errors)",
-};
+/// Why faults of GPUs matter.
+const GPU_FAULT: &str = "the GPU, its memory or its links failed: a run that uses it stops or computes wrongly";
 
 /// A kind of fault.
-struct Kind {
+struct Trouble {
     name: &'static str,
     /// The record contains any of these.
     words: &'static [&'static str],
@@ -46,15 +40,15 @@ struct Kind {
     todo: &'static str,
 }
 
-const KINDS: [Kind; 5] = [
-    Kind {
+const TROUBLES: [Trouble; 5] = [
+    Trouble {
         name: "machine checks",
         words: &["[Hardware Error]", "Machine check", "mce: CPU", "EDAC MC", " UE "],
         verdict: Verdict::Warning,
         why: "processor or memory reported errors: the next ones may end the machine or change data",
         todo: "read the lines (rasdaemon, mcelog); uncorrected errors: replace the memory module they name",
     },
-    Kind {
+    Trouble {
         name: "I/O errors",
         words: &[
             "I/O error",
@@ -68,21 +62,21 @@ const KINDS: [Kind; 5] = [
         why: "checkpoints and data on that device can't be relied on",
         todo: "look at the device's health (smartctl -a, nvme smart-log), check the file system, replace the device",
     },
-    Kind {
+    Trouble {
         name: "hung tasks",
         words: &["blocked for more than"],
         verdict: Verdict::Warning,
         why: "a task waited for minutes for a disk, a file server or a driver: ranks stand still in the same way",
         todo: "see what it waited for: the call trace follows in dmesg",
     },
-    Kind {
+    Trouble {
         name: "PCIe errors",
         words: &["AER: Uncorrect", "severity=Uncorrect", "PCIe Bus Error: severity=Fatal"],
         verdict: Verdict::Warning,
         why: "a card's link to the machine loses data",
         todo: "reseat the card that is named; update its firmware; replace it if it comes back",
     },
-    Kind {
+    Trouble {
         name: "out of memory",
         words: &["Out of memory: Killed process", "Memory cgroup out of memory: Killed process"],
         verdict: Verdict::Warning,
@@ -99,8 +93,12 @@ struct Record {
 
 pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
     let path = &expectations.kernel_log;
+    let rules = match rules(expectations) {
+        Ok(rules) => rules,
+        Err(finding) => return vec![*finding],
+    };
     match OpenOptions::new().read(true).custom_flags(nonblocking()).open(path).and_then(read) {
-        Ok(records) => judge(&records, uptime(), expectations.kernel_log_window),
+        Ok(records) => judge(&records, (uptime(), expectations.kernel_log_window), &rules),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             vec![Finding::not_here(format!("there is no {}", path.display()))]
         }
@@ -110,6 +108,17 @@ pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
         }
         Err(error) => vec![Finding::unknown("", format!("{} can't be read: {error}", path.display()), "")],
     }
+}
+
+/// Returns the rules for lines of GPUs' drivers, with those of the site.
+fn rules(expectations: &Expectations) -> Result<Rules, Box<Finding>> {
+    let Some(path) = &expectations.kernel_rules else { return Ok(Rules::standard()) };
+    let refused = |error: String| {
+        let measured = format!("the rules in {} can't be used: {error}", path.display());
+        Box::new(Finding::unknown("rules", measured, "correct the file, or leave it out"))
+    };
+    let text = read_bounded(path).map_err(|error| refused(error.to_string()))?;
+    Rules::standard().with(&String::from_utf8_lossy(&text)).map_err(|error| refused(error.to_string()))
 }
 
 /// Returns lines of the last `window`, as dmesg prints them, that explain why processes of this machine
@@ -122,9 +131,10 @@ pub(crate) fn faults(path: &Path, window: Duration, pids: &[u32]) -> Vec<u8> {
 }
 
 fn faults_of(records: &[Record], since: Duration, pids: &[u32]) -> String {
+    let rules = Rules::standard();
     let is_told = |record: &&Record| {
         record.at >= since
-            && (xid(&record.text).is_some_and(|xid| XIDS_OF_HARDWARE.contains(&xid))
+            && (rules.judge(&record.text).is_some_and(|event| event.is_fault)
                 || killed_for_memory(&record.text).is_some_and(|pid| pids.contains(&pid)))
     };
     let line = |record: &Record| format!("[{:12.6}] {}\n", record.at.as_secs_f64(), quote(record));
@@ -173,23 +183,23 @@ fn uptime() -> Duration {
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
 }
 
-fn judge(records: &[Record], now: Duration, window: Duration) -> Vec<Finding> {
+fn judge(records: &[Record], (now, window): (Duration, Duration), rules: &Rules) -> Vec<Finding> {
     let recent = || records.iter().filter(|record| now.saturating_sub(record.at) <= window);
     let age = |record: &Record| now.saturating_sub(record.at).as_secs() / 60;
     let mut findings = Vec::new();
-    let xids: Vec<(u32, &Record)> = recent().filter_map(|record| Some((xid(&record.text)?, record))).collect();
-    let is_hardware = |xid: u32| XIDS_OF_HARDWARE.contains(&xid);
-    if let Some((number, last)) = xids.iter().rev().find(|(xid, _)| is_hardware(*xid)) {
-        let count = xids.iter().filter(|(xid, _)| is_hardware(*xid)).count();
-        let measured =
-            format!("{count} XID(s) of the hardware; the last, {number}, {} min ago: {}", age(last), quote(last));
-        findings.push(Finding::fine("XID", measured).wrong(Verdict::Failed, OF_HARDWARE));
-    } else if let Some((number, last)) = xids.last() {
-        let measured =
-            format!("{} XID(s), as programs cause them; the last, {number}, {} min ago", xids.len(), age(last));
+    let events: Vec<(DriverEvent, &Record)> =
+        recent().filter_map(|record| Some((rules.judge(&record.text)?, record))).collect();
+    if let Some((event, last)) = events.iter().rev().find(|(event, _)| event.is_fault) {
+        let count = events.iter().filter(|(event, _)| event.is_fault).count();
+        let (name, age) = (name(event.kind), age(last));
+        let measured = format!("{count} event(s) of the hardware; the last, {name}, {age} min ago: {}", quote(last));
+        findings.push(Finding::fine("XID", measured).wrong(Verdict::Failed, reason(event.action)));
+    } else if let Some((event, last)) = events.last() {
+        let (count, name) = (events.len(), name(event.kind));
+        let measured = format!("{count} event(s), as programs cause them; the last, {name}, {} min ago", age(last));
         findings.push(Finding::fine("XID", measured));
     }
-    for kind in &KINDS {
+    for kind in &TROUBLES {
         let found: Vec<&Record> =
             recent().filter(|record| kind.words.iter().any(|word| record.text.contains(word))).collect();
         if let Some(last) = found.last() {
@@ -208,20 +218,23 @@ fn judge(records: &[Record], now: Duration, window: Duration) -> Vec<Finding> {
 /// Returns the finding for a line of the driver (`NVML: Xid (PCI:00000000:3B:00.0): 79`, see
 /// [`super::watch_gpus`]) if it reports a hardware fault.
 pub(crate) fn of_hardware(line: &str) -> Option<Finding> {
-    let is_fault = match xid(line) {
-        Some(xid) => XIDS_OF_HARDWARE.contains(&xid),
-        None => line.contains("Double Bit ECC Error") || line.contains("GPU is lost"),
-    };
-    let place = line.split_once('(').and_then(|(_, rest)| rest.split_once(')')).map_or("", |(place, _)| place);
-    let found = Finding { check: "gpu".to_owned(), ..Finding::fine(place, line) };
-    is_fault.then(|| found.wrong(Verdict::Failed, OF_HARDWARE))
+    let event = Rules::standard().judge(line).filter(|event| event.is_fault)?;
+    let found = Finding { check: "gpu".to_owned(), ..Finding::fine(event.place.as_str(), line) };
+    Some(found.wrong(Verdict::Failed, reason(event.action)))
 }
 
-/// Returns the number in `NVRM: Xid (PCI:0000:3b:00): 79, pid=...`.
-fn xid(text: &str) -> Option<u32> {
-    let (_, rest) = text.split_once(": Xid (")?;
-    let (_, rest) = rest.split_once("): ")?;
-    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+/// Returns why a fault of a GPU matters, and what to do.
+fn reason(action: Action) -> Reason<'static> {
+    Reason { expected: "none", why: GPU_FAULT, todo: action.words() }
+}
+
+fn name(kind: Kind) -> String {
+    match kind {
+        Kind::Xid(number) => format!("XID {number}"),
+        Kind::SXid(number) => format!("SXid {number}"),
+        Kind::OffTheBus => "off the bus".to_owned(),
+        Kind::DoubleBitEcc => "double-bit ECC".to_owned(),
+    }
 }
 
 fn quote(record: &Record) -> &str {
@@ -237,7 +250,7 @@ mod tests {
 
     fn judged(log: &str) -> Vec<Finding> {
         let records: Vec<Record> = log.lines().filter_map(parse).collect();
-        judge(&records, Duration::from_secs(7_200), Duration::from_secs(3_600))
+        judge(&records, (Duration::from_secs(7_200), Duration::from_secs(3_600)), &Rules::standard())
     }
 
     #[test]
@@ -247,7 +260,7 @@ mod tests {
         };
         let found = judged(&(line(100, 31) + &line(110, 79)));
         assert_eq!((found.len(), found[0].verdict), (1, Verdict::Failed), "{found:?}");
-        assert!(found[0].measured.contains("79, 10 min ago"), "{found:?}");
+        assert!(found[0].measured.contains("XID 79, 10 min ago") && found[0].todo.contains("reboot"), "{found:?}");
         assert_eq!(judged(&line(100, 31))[0].verdict, Verdict::Fine);
         let old = judged(&line(10, 79));
         assert_eq!((old.len(), old[0].verdict), (1, Verdict::Fine), "what is older than the window is past: {old:?}");
@@ -285,6 +298,33 @@ mod tests {
     }
 
     #[test]
+    fn a_site_decides_otherwise_and_rules_that_do_not_parse_are_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (log, file) = (folder.path().join("kmsg"), folder.path().join("rules.toml"));
+        std::fs::write(&log, format!("3,9,{},-;NVRM: Xid (PCI:0000:3b:00): 94, contained\n", u64::MAX >> 12))
+            .expect("written");
+        let found = |rules: &str| {
+            std::fs::write(&file, rules).expect("written");
+            let window = Duration::from_secs(1 << 40);
+            let expectations = Expectations {
+                kernel_log: log.clone(),
+                kernel_rules: Some(file.clone()),
+                kernel_log_window: window,
+                ..Expectations::default()
+            };
+            let found = check(&expectations);
+            (found[0].verdict, found[0].measured.clone())
+        };
+        assert_eq!(found("").0, Verdict::Fine, "a program met it, and nobody else");
+        assert_eq!(found("[[xid]]\nnumber = 94\nfault = true\n").0, Verdict::Failed);
+        let (verdict, measured) = found("[[xid]]\nnumber = 'x'\n");
+        assert!(
+            verdict == Verdict::Unknown && measured.contains("rules.toml") && measured.contains("2:10"),
+            "{measured}"
+        );
+    }
+
+    #[test]
     fn disks_and_machine_checks_are_found() {
         let found = judged(&format!(
             "3,9,{0},-;blk_update_request: I/O error, dev nvme0n1\n2,1,{0},-;mce: [Hardware Error]: CPU 1\n",
@@ -298,7 +338,6 @@ mod tests {
     #[test]
     fn lines_that_are_no_records_are_passed_over() {
         assert!(parse("nonsense").is_none() && parse("6,1;x").is_none() && parse("6,1,x,-;y").is_none());
-        assert_eq!(xid("NVRM: Xid (PCI:0000): x"), None);
         assert_eq!(judged("")[0].verdict, Verdict::Fine);
     }
 }

@@ -2,11 +2,10 @@
 //! throttling: NVML's reference, "Clocks Event Reasons".
 
 use gangline_base::Bytes;
-use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use gangline_telemetry::collectors::gpu::{GpuError, State, ThrottleReasons};
 
 use super::super::ExpectedAccelerators;
 use super::broken;
-use super::reading::{Read, Reading};
 use crate::health::{Finding, Reason, Verdict};
 use crate::inventory::short_kind;
 
@@ -18,8 +17,8 @@ const TEMPERATURE_ROOM: u32 = 3;
 const MEMORY_TOLERANCE: f64 = 0.95;
 
 /// Judges all GPUs of a machine.
-pub(super) fn all(read: &[Read], expected: Option<&ExpectedAccelerators>) -> Vec<Finding> {
-    let known: Vec<&Reading> = read.iter().filter_map(|(_, reading)| reading.as_ref().ok()).collect();
+pub(super) fn all(read: &[(u32, Result<State, GpuError>)], expected: Option<&ExpectedAccelerators>) -> Vec<Finding> {
+    let known: Vec<&State> = read.iter().filter_map(|(_, reading)| reading.as_ref().ok()).collect();
     let mut findings = vec![count(&known, read.len(), expected)];
     findings.extend(read.iter().filter_map(|(index, reading)| Some(broken(&gpu(*index), reading.as_ref().err()?))));
     let links_most = known.iter().filter_map(|reading| reading.links).map(|(up, _)| up).max().unwrap_or(0);
@@ -36,7 +35,7 @@ fn gpu(index: u32) -> String {
 
 /// Compares number, kind and memory of the GPUs with the expected ones. If they match, the finding lists what
 /// is there.
-fn count(known: &[&Reading], seen: usize, expected: Option<&ExpectedAccelerators>) -> Finding {
+fn count(known: &[&State], seen: usize, expected: Option<&ExpectedAccelerators>) -> Finding {
     let name = known.first().map_or("GPU that doesn't answer", |reading| &reading.name);
     let least = known.iter().map(|reading| reading.memory).min().unwrap_or_default();
     let finding = Finding::fine("", format!("{seen} x {name}, {least} each")).figure("gpus", seen as f64);
@@ -64,7 +63,7 @@ fn count(known: &[&Reading], seen: usize, expected: Option<&ExpectedAccelerators
     finding.judged(!is_right || is_small, Verdict::Failed, reason)
 }
 
-fn memory_errors(reading: &Reading) -> Option<Finding> {
+fn memory_errors(reading: &State) -> Option<Finding> {
     let finding = |measured: String| Finding::fine(gpu(reading.index), measured);
     if reading.has_remap_failed == Some(true) {
         let reason = Reason {
@@ -113,7 +112,7 @@ const SLOWDOWNS: [(ThrottleReasons, &str, &str); 6] = [
     ),
 ];
 
-fn throttling(reading: &Reading) -> Option<Finding> {
+fn throttling(reading: &State) -> Option<Finding> {
     let reasons = reading.throttled?;
     let (_, because, todo) = SLOWDOWNS.iter().find(|(reason, ..)| reasons.contains(*reason))?;
     let reason = Reason {
@@ -124,7 +123,7 @@ fn throttling(reading: &Reading) -> Option<Finding> {
     Some(Finding::fine(gpu(reading.index), format!("clocks are held down: {because}")).wrong(Verdict::Warning, reason))
 }
 
-fn busy(reading: &Reading) -> Option<Finding> {
+fn busy(reading: &State) -> Option<Finding> {
     if reading.memory_used <= MEMORY_USED_MAX {
         return None;
     }
@@ -139,7 +138,7 @@ fn busy(reading: &Reading) -> Option<Finding> {
 }
 
 /// Compares the number of active links: all GPUs of a machine should have equally many.
-fn links(reading: &Reading, most: u32) -> Option<Finding> {
+fn links(reading: &State, most: u32) -> Option<Finding> {
     let (up, _) = reading.links.filter(|(up, _)| *up < most)?;
     let reason = Reason {
         expected: &format!("{most}, as on the others"),
@@ -149,7 +148,7 @@ fn links(reading: &Reading, most: u32) -> Option<Finding> {
     Some(Finding::fine(gpu(reading.index), format!("{up} NVLinks are up")).wrong(Verdict::Failed, reason))
 }
 
-fn lanes(reading: &Reading) -> Option<Finding> {
+fn lanes(reading: &State) -> Option<Finding> {
     let (now, possible) = reading.lanes.filter(|(now, possible)| now < possible)?;
     let reason = Reason {
         expected: &format!("x{possible}"),
@@ -159,7 +158,7 @@ fn lanes(reading: &Reading) -> Option<Finding> {
     Some(Finding::fine(gpu(reading.index), format!("PCIe runs on x{now} lanes")).wrong(Verdict::Warning, reason))
 }
 
-fn hot(reading: &Reading) -> Option<Finding> {
+fn hot(reading: &State) -> Option<Finding> {
     let (now, slowdown) = reading.temperature.zip(reading.temperature_slowdown)?;
     if now + TEMPERATURE_ROOM <= slowdown {
         return None;
@@ -174,14 +173,12 @@ fn hot(reading: &Reading) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use nvml_wrapper::error::NvmlError;
-
     use super::*;
 
     const GIB: u64 = 1 << 30;
 
-    fn good(index: u32) -> Reading {
-        Reading {
+    fn good(index: u32) -> State {
+        State {
             index,
             name: "NVIDIA H100 80GB HBM3".to_owned(),
             memory: Bytes(80 * GIB),
@@ -194,11 +191,11 @@ mod tests {
             temperature_slowdown: Some(87),
             links: Some((18, 18)),
             lanes: Some((16, 16)),
-            ..Reading::default()
+            ..State::default()
         }
     }
 
-    fn judged(readings: Vec<Reading>, count: u32) -> Vec<Finding> {
+    fn judged(readings: Vec<State>, count: u32) -> Vec<Finding> {
         let expected = ExpectedAccelerators { kind: "H100".to_owned(), count, memory: Some(Bytes(80 * GIB)) };
         let read: Vec<_> = readings.into_iter().map(|reading| (reading.index, Ok(reading))).collect();
         all(&read, Some(&expected))
@@ -214,8 +211,8 @@ mod tests {
 
     #[test]
     fn each_trouble_is_found_on_its_gpu() {
-        let check = |spoil: fn(&mut Reading), verdict: Verdict, said: &str| {
-            let mut readings: Vec<Reading> = (0..2).map(good).collect();
+        let check = |spoil: fn(&mut State), verdict: Verdict, said: &str| {
+            let mut readings: Vec<State> = (0..2).map(good).collect();
             spoil(&mut readings[1]);
             let found = judged(readings, 2);
             let [_, trouble] = &found[..] else { panic!("{said}: {found:?}") };
@@ -235,15 +232,15 @@ mod tests {
     #[test]
     fn too_few_too_small_or_other_ones_are_a_fault_of_the_node() {
         assert_eq!(judged((0..7).map(good).collect(), 8)[0].verdict, Verdict::Failed);
-        let small = |index| Reading { memory: Bytes(40 * GIB), ..good(index) };
+        let small = |index| State { memory: Bytes(40 * GIB), ..good(index) };
         assert_eq!(judged((0..8).map(small).collect(), 8)[0].verdict, Verdict::Failed);
-        let other = |index| Reading { name: "NVIDIA A100-SXM4-80GB".to_owned(), ..good(index) };
+        let other = |index| State { name: "NVIDIA A100-SXM4-80GB".to_owned(), ..good(index) };
         assert_eq!(judged((0..8).map(other).collect(), 8)[0].verdict, Verdict::Failed);
     }
 
     #[test]
     fn a_lost_gpu_is_named() {
-        let found = all(&[(0, Ok(good(0))), (1, Err(NvmlError::GpuLost))], None);
+        let found = all(&[(0, Ok(good(0))), (1, Err(GpuError::Failed { said: "GPU is lost".to_owned() }))], None);
         assert_eq!(found.len(), 2);
         assert_eq!((found[1].subject.as_str(), found[1].verdict), ("gpu 1", Verdict::Failed), "{found:?}");
     }

@@ -1,60 +1,54 @@
-//! Reads each GPU's state through NVML. Fields that NVML doesn't support on a GPU are absent.
+//! Each GPU's state, as checks of a node judge it. What NVML doesn't have of a GPU is absent.
 
 use gangline_base::Bytes;
+use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, TemperatureSensor, TemperatureThreshold};
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
-use nvml_wrapper::{Device, Nvml};
 
-/// Maximum numbers of GPUs, and of NVLinks of each, that are examined.
-pub(super) const GPUS_MAX: u32 = 64;
+/// Maximum number of NVLinks of a GPU that are examined.
 const LINKS_MAX: u32 = 36;
 
 /// The state of a GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Reading {
-    pub(super) index: u32,
-    pub(super) name: String,
-    pub(super) memory: Bytes,
-    pub(super) memory_used: Bytes,
+pub struct State {
+    /// Its index.
+    pub index: u32,
+    /// The product's name.
+    pub name: String,
+    /// Its memory.
+    pub memory: Bytes,
+    /// Memory in use.
+    pub memory_used: Bytes,
     /// Number of processes that compute on it.
-    pub(super) processes: Option<usize>,
+    pub processes: Option<usize>,
     /// Uncorrectable ECC errors since the driver was loaded.
-    pub(super) uncorrectable: Option<u64>,
+    pub uncorrectable: Option<u64>,
     /// Uncorrectable ECC errors in its lifetime.
-    pub(super) uncorrectable_ever: Option<u64>,
+    pub uncorrectable_ever: Option<u64>,
     /// Memory rows that were remapped after uncorrectable errors.
-    pub(super) rows_remapped: Option<u64>,
+    pub rows_remapped: Option<u64>,
     /// Whether a row remap, or a page retirement, waits for a reset.
-    pub(super) is_remap_pending: Option<bool>,
+    pub is_remap_pending: Option<bool>,
     /// Whether a row remap has failed.
-    pub(super) has_remap_failed: Option<bool>,
-    pub(super) throttled: Option<ThrottleReasons>,
+    pub has_remap_failed: Option<bool>,
+    /// What holds its clocks down.
+    pub throttled: Option<ThrottleReasons>,
     /// Temperature in degrees Celsius.
-    pub(super) temperature: Option<u32>,
+    pub temperature: Option<u32>,
     /// Temperature at which the hardware slows itself down, in degrees Celsius.
-    pub(super) temperature_slowdown: Option<u32>,
+    pub temperature_slowdown: Option<u32>,
     /// Number of active NVLinks, and of all its NVLinks.
-    pub(super) links: Option<(u32, u32)>,
+    pub links: Option<(u32, u32)>,
     /// Number of PCIe lanes in use, and the maximum.
-    pub(super) lanes: Option<(u32, u32)>,
-}
-
-/// A GPU's index, with its state or the driver's error.
-pub(super) type Read = (u32, Result<Reading, NvmlError>);
-
-/// Reads every GPU.
-pub(super) fn of_all(nvml: &Nvml) -> Result<Vec<Read>, NvmlError> {
-    let count = nvml.device_count()?.min(GPUS_MAX);
-    let read = |index| nvml.device_by_index(index).and_then(|device| of(index, &device));
-    Ok((0..count).map(|index| (index, read(index))).collect())
+    pub lanes: Option<(u32, u32)>,
 }
 
 /// Reads one GPU. Every GPU reports its name and memory, so an error there fails the reading.
-fn of(index: u32, device: &Device<'_>) -> Result<Reading, NvmlError> {
+pub(super) fn of(index: u32, device: &Device<'_>) -> Result<State, NvmlError> {
     let memory = device.memory_info()?;
     let uncorrectable = |counter| device.total_ecc_errors(MemoryError::Uncorrected, counter).ok();
     let [remapped, remap_pending, failed] = [
@@ -65,7 +59,7 @@ fn of(index: u32, device: &Device<'_>) -> Result<Reading, NvmlError> {
     .map(|field| value(device, field));
     let retirement_pending = device.are_pages_pending_retired().ok();
     let is_pending = remap_pending.map(|pending| pending > 0);
-    Ok(Reading {
+    Ok(State {
         index,
         name: device.name()?,
         memory: Bytes(memory.total),
@@ -85,7 +79,7 @@ fn of(index: u32, device: &Device<'_>) -> Result<Reading, NvmlError> {
 }
 
 /// Returns a field's value; none if this GPU or driver doesn't have it.
-fn value(device: &Device<'_>, field: u32) -> Option<u64> {
+pub(super) fn value(device: &Device<'_>, field: u32) -> Option<u64> {
     let sample = device.field_values_for(&[FieldId(field)]).ok()?.into_iter().next()?.ok()?;
     match sample.value.ok()? {
         SampleValue::U32(value) => Some(value.into()),

@@ -11,7 +11,7 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::event::EventData;
 
-use super::reading::GPUS_MAX;
+use super::driver::GPUS_MAX;
 
 /// The events to listen for.
 const WANTED: EventTypes = EventTypes::CRITICAL_XID_ERROR.union(EventTypes::DOUBLE_BIT_ECC_ERROR);

@@ -1,0 +1,170 @@
+//! The agent: one for each node, which reads the node and its accelerators, checks it, and sends both to the control plane.
+//!
+//! It runs whether or not a job does. Sources are read on threads of their own with a deadline, checks in processes of
+//! their own, and posts on a thread, so nothing that hangs stops the readings of the rest.
+//!
+//! Keeps A-10 (readings that can't be sent are bounded, and those dropped are counted) and A-13 (a control plane that is
+//! away costs readings and nothing else).
+
+mod backlog;
+mod checks;
+mod contact;
+mod sampler;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use gangline_base::{NodeName, Timestamp};
+use gangline_telemetry::collectors::Reading;
+
+use crate::protocol::agent::{AGENT_VERSION, AgentFinding, AgentReport};
+
+use backlog::Backlog;
+use checks::Checks;
+pub use contact::{ContactError, Place};
+use contact::{Courier, Posted};
+use sampler::Sampler;
+
+/// Time between two posts, if there is something.
+const POST_EVERY: Duration = Duration::from_secs(5);
+/// Time before the next post after failures, at most; doubled each time.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// A node that the agent reads for. On a machine that stands for several nodes, as in trials, each gets the same readings.
+#[derive(Clone)]
+pub struct AgentNode {
+    /// Its name.
+    pub name: NodeName,
+    /// The token that lets reports of this node in.
+    pub token: String,
+}
+
+impl std::fmt::Debug for AgentNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentNode").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// How the agent runs.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// Its nodes; at least one.
+    pub nodes: Vec<AgentNode>,
+    /// Where the control plane is.
+    pub place: Place,
+    /// Time between two readings.
+    pub every: Duration,
+    /// Time between two rounds of checks.
+    pub check_every: Duration,
+    /// The program whose `check NAME` runs one check: this binary.
+    pub program: PathBuf,
+    /// The URL of DCGM's exporter, which is read instead of NVML.
+    pub exporter: Option<String>,
+    /// The kernel's log, if it isn't /dev/kmsg.
+    pub kernel_log: Option<PathBuf>,
+    /// A site's rules for events of GPUs in the kernel's log, over the built-in ones.
+    pub kernel_rules: Option<PathBuf>,
+    /// Returns the wall-clock time.
+    pub clock: fn() -> Timestamp,
+}
+
+/// Runs the agent until `stop` has something or is gone.
+///
+/// # Errors
+/// If a thread can't be started.
+pub fn run(options: AgentOptions, stop: &Receiver<()>) -> io::Result<()> {
+    let mut agent = Agent::start(options)?;
+    let mut next = Instant::now();
+    loop {
+        agent.turn();
+        // A reading that took too long is skipped, not made up for.
+        next = (next + agent.options.every).max(Instant::now());
+        match stop.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+struct Agent {
+    options: AgentOptions,
+    started_at: Timestamp,
+    sampler: Sampler,
+    backlog: Backlog,
+    checks: Checks,
+    findings: Option<Vec<AgentFinding>>,
+    courier: Courier,
+    next_post: Instant,
+    retry_after: Option<Duration>,
+}
+
+impl Agent {
+    fn start(options: AgentOptions) -> io::Result<Agent> {
+        let started_at = (options.clock)();
+        Ok(Agent {
+            sampler: Sampler::start(options.exporter.as_deref())?,
+            backlog: Backlog::starting_at(started_at),
+            checks: Checks::start(&options)?,
+            findings: None,
+            courier: Courier::start(options.nodes.clone(), options.place.clone())?,
+            next_post: Instant::now(),
+            retry_after: None,
+            started_at,
+            options,
+        })
+    }
+
+    /// Reads everything once, and sends what waits if it is time to.
+    fn turn(&mut self) {
+        let mut readings = self.sampler.read();
+        let dropped = self.backlog.dropped();
+        readings.push(Reading { name: "agent.dropped_rows_total".to_owned(), device: None, value: dropped });
+        self.backlog.push((self.options.clock)(), readings);
+        self.findings = self.checks.latest().or(self.findings.take());
+        if let Some(posted) = self.courier.answer() {
+            self.answered(posted);
+        }
+        if !self.courier.is_under_way() && Instant::now() >= self.next_post {
+            self.next_post = Instant::now() + POST_EVERY;
+            let report = self.report();
+            self.courier.send(report);
+        }
+    }
+
+    fn report(&mut self) -> AgentReport {
+        AgentReport {
+            version: AGENT_VERSION,
+            node: String::new(),
+            started_at: self.started_at.unix_nanos(),
+            every_ms: u64::try_from(self.options.every.as_millis()).unwrap_or(u64::MAX),
+            batches: self.backlog.window(),
+            findings: self.findings.clone(),
+            hung: self.sampler.hung(),
+        }
+    }
+
+    /// Takes an answer; says the first failure in a row, and when it is over.
+    fn answered(&mut self, posted: Posted) {
+        match posted {
+            Ok(stored) => {
+                self.backlog.acknowledge(&stored);
+                if self.retry_after.take().is_some() {
+                    tracing::info!("the control plane answers again");
+                }
+            }
+            Err(error) => {
+                if self.retry_after.is_none() {
+                    tracing::warn!(%error, "readings can't be sent, and wait");
+                }
+                if error.is_final() {
+                    self.backlog.give_up();
+                }
+                let wait = self.retry_after.map_or(POST_EVERY, |before| (before * 2).min(RETRY_AFTER_MAX));
+                self.retry_after = Some(wait);
+                self.next_post = Instant::now() + wait;
+            }
+        }
+    }
+}

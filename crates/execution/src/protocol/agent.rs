@@ -1,0 +1,75 @@
+//! What a node's agent sends: readings of the node and its accelerators, and what its checks find.
+//!
+//! The agent posts an [`AgentReport`] to [`AGENT_PATH`] with the node's token and its name in [`NODE_HEADER`]. Rows of a
+//! device are numbered; those below [`AgentAnswer::stored`] are durable and aren't sent again. Numbers begin at the agent's
+//! start time in milliseconds, so they grow through its restarts.
+
+use serde::{Deserialize, Serialize};
+
+use super::UnixNanos;
+use super::metrics::MetricRow;
+
+/// Where agents post.
+pub const AGENT_PATH: &str = "/api/v1/agents/report";
+/// Header with the node's name, by which its token is checked before the body is read.
+pub const NODE_HEADER: &str = "gangline-node";
+/// The version of these types; both sides send it.
+pub const AGENT_VERSION: u32 = 1;
+/// The most batches of a report: the node, and each of its devices.
+pub const BATCHES_MAX: usize = 128;
+/// The most findings of a report.
+pub const FINDINGS_MAX: usize = 32;
+
+/// What an agent says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentReport {
+    /// [`AGENT_VERSION`].
+    pub version: u32,
+    /// The node's name.
+    pub node: String,
+    /// When the agent started.
+    pub started_at: UnixNanos,
+    /// Milliseconds between two readings.
+    pub every_ms: u64,
+    /// One batch for the node and for each device that has something.
+    pub batches: Vec<DeviceBatch>,
+    /// What the checks find now; none before the first checks have ended.
+    #[serde(default)]
+    pub findings: Option<Vec<AgentFinding>>,
+    /// Sources that don't answer: a driver or a file server that hangs.
+    #[serde(default)]
+    pub hung: Vec<String>,
+}
+
+/// Consecutive rows of the node, or of one of its devices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceBatch {
+    /// The device's index on its node; none for the node.
+    pub device: Option<u32>,
+    /// The number of the first row.
+    pub first: u64,
+    /// Names of metrics.
+    pub names: Vec<String>,
+    /// The rows.
+    pub rows: Vec<MetricRow>,
+}
+
+/// Something that a check finds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentFinding {
+    /// The check and its subject, such as `gpu gpu 3`.
+    pub place: String,
+    /// What was measured.
+    pub measured: String,
+    /// Whether nothing should start on the node until it is fixed; otherwise a run is only slowed down.
+    pub is_fault: bool,
+}
+
+/// The answer to an [`AgentReport`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentAnswer {
+    /// [`AGENT_VERSION`].
+    pub version: u32,
+    /// For each batch, the number of the first row that isn't stored.
+    pub stored: Vec<u64>,
+}
