@@ -73,6 +73,20 @@ struct Speed {
     is_settled: bool,
 }
 
+/// A batch: its position in the order, and how many samples it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At {
+    pub(crate) position: u64,
+    pub(crate) batch: u64,
+}
+
+impl At {
+    /// Behind the last batch that is looked at.
+    fn behind(self) -> u64 {
+        self.position.saturating_add(self.batch.saturating_mul(BATCHES_MAX))
+    }
+}
+
 /// What a loader is about to read.
 pub(crate) trait Plan {
     /// The ranges of this rank's rows in the batch at a position.
@@ -95,20 +109,36 @@ impl Ahead {
         self.waited
     }
 
-    /// Fetches what a batch lacks, several ranges at a time.
-    pub(crate) fn fetch(&mut self, plan: &dyn Plan, position: u64, threads: usize) -> Result<(), Error> {
+    /// Fetches what a batch lacks, `threads` ranges at a time.
+    pub(crate) fn fetch(&mut self, plan: &dyn Plan, at: At, threads: usize) -> Result<(), Error> {
+        let mut ranges = BTreeSet::new();
         let mut missing: Vec<(Arc<Copy>, usize)> = Vec::new();
-        let mut seen = BTreeSet::new();
-        plan.ranges_at(position, &mut |copy, range| {
-            if !copy.has(range) && seen.insert((Arc::as_ptr(copy) as usize, range)) {
-                missing.push((Arc::clone(copy), range));
+        let (mut bytes, mut limit) = (0, None);
+        plan.ranges_at(at.position, &mut |copy, range| {
+            if ranges.insert((Arc::as_ptr(copy) as usize, range)) {
+                (bytes, limit) = (bytes + copy.bytes_of(range), copy.limit());
+                if !copy.has(range) {
+                    missing.push((Arc::clone(copy), range));
+                }
             }
         });
         if missing.is_empty() {
             return Ok(());
         }
+        if let Some(limit) = limit.filter(|limit| bytes > *limit) {
+            let problem = format!(
+                "a batch needs {bytes} bytes of the cache at once, in {} ranges, and it may have {limit}: allow more, or \
+                 take a smaller batch",
+                ranges.len()
+            );
+            return Err(Error::refused("cache_limit", problem));
+        }
         if self.has_threads() {
+            self.go_to(at);
             self.shared.lock().speed.is_too_slow = true;
+            if let Some(forecast) = &mut self.forecast {
+                forecast.say(plan, at.position, at.batch);
+            }
         }
         let began = Instant::now();
         let brought =
@@ -117,20 +147,25 @@ impl Ahead {
         brought
     }
 
-    /// Has what the batches from a position on need fetched, as far ahead as is worth it. `batch` is the samples of a batch.
-    pub(crate) fn look(&mut self, plan: &dyn Plan, position: u64, batch: u64) {
+    /// Forgets what was seen if the loader was moved to another place in the order.
+    fn go_to(&mut self, at: At) {
+        if (at.position..=at.behind()).contains(&self.next) {
+            return;
+        }
+        self.next = at.position;
+        self.shared.lock().waiting.clear();
+        if let Some(forecast) = &mut self.forecast {
+            forecast.begin_at(at.position);
+        }
+    }
+
+    /// Has what the batches from a place on need fetched, as far ahead as is worth it.
+    pub(crate) fn look(&mut self, plan: &dyn Plan, at: At) {
         if !self.has_threads() {
             return;
         }
-        let behind = position.saturating_add(batch.saturating_mul(BATCHES_MAX));
-        if !(position..=behind).contains(&self.next) {
-            // It was moved, to another place in the order.
-            self.next = position;
-            self.shared.lock().waiting.clear();
-            if let Some(forecast) = &mut self.forecast {
-                forecast.begin_at(position);
-            }
-        }
+        self.go_to(at);
+        let (At { position, batch }, behind) = (at, at.behind());
         if let Some(forecast) = &mut self.forecast {
             forecast.say(plan, position, batch);
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ahead::{AT_A_TIME_MAX, Ahead, Plan, ranges_in};
+use crate::ahead::{AT_A_TIME_MAX, Ahead, At, Plan, ranges_in};
 use crate::cache::Copy;
 use crate::cursor::{Cursor, Options, Sample, check};
 use crate::error::Error;
@@ -229,7 +229,7 @@ impl Loader {
     /// Fetches what the next batch lacks.
     fn fetch(&mut self) -> Result<(), Error> {
         let Some(mut ahead) = self.ahead.take() else { return Ok(()) };
-        let fetched = ahead.fetch(self, self.cursor.position(), AT_A_TIME_MAX.min(self.fetching_threads()));
+        let fetched = ahead.fetch(self, self.at(), AT_A_TIME_MAX.min(self.fetching_threads()));
         self.ahead = Some(ahead);
         fetched
     }
@@ -237,8 +237,12 @@ impl Loader {
     /// Has what the next batches need fetched meanwhile.
     fn look_ahead(&mut self) {
         let Some(mut ahead) = self.ahead.take() else { return };
-        ahead.look(self, self.cursor.position(), u64::from(self.options().global_batch.get()));
+        ahead.look(self, self.at());
         self.ahead = Some(ahead);
+    }
+
+    fn at(&self) -> At {
+        At { position: self.cursor.position(), batch: u64::from(self.options().global_batch.get()) }
     }
 
     fn fetching_threads(&self) -> usize {

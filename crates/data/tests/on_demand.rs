@@ -151,7 +151,7 @@ fn each_range_is_asked_for_once_by_all_ranks_of_all_jobs_of_a_node() {
     };
     let all: Vec<Vec<Vec<u8>>> = std::thread::scope(|scope| {
         let read = &read;
-        let running: Vec<_> = (0..8).map(|number| scope.spawn(move || read(number / 2, number % 2))).collect();
+        let running: Vec<_> = (0..4).map(|number| scope.spawn(move || read(number / 2, number % 2))).collect();
         running.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     for (number, given) in (0..).zip(all) {
@@ -169,7 +169,7 @@ fn each_range_is_asked_for_once_by_all_ranks_of_all_jobs_of_a_node() {
     assert_eq!(asked.len(), server.gets.load(Ordering::SeqCst), "nothing was asked for twice");
     let whole = asked.iter().filter(|(_, range)| range.start % RANGE == 0 && range.len() != 4_096);
     assert_eq!((whole.count(), asked.len()), (6, 10), "{asked:?}");
-    assert_eq!((server.heads.load(Ordering::SeqCst), server.lists.load(Ordering::SeqCst)), (0, 8));
+    assert_eq!((server.heads.load(Ordering::SeqCst), server.lists.load(Ordering::SeqCst)), (0, 4));
 }
 
 /// How often ranges are fetched for these batches if there is room for so many, and the one that `choose` says makes room.
@@ -234,10 +234,16 @@ fn a_set_larger_than_the_cache_stays_within_the_limit_and_what_is_used_last_make
 #[test]
 fn room_that_one_batch_needs_is_refused_if_there_is_less() {
     let folder = tempfile::tempdir().unwrap();
-    let (_server, address) = Server { objects: objects(), ..Server::default() }.start();
+    let (server, address) = Server { objects: objects(), ..Server::default() }.start();
     let cache = cache(folder.path(), &address, Some(100));
     let error = loader(&cache, options(Shuffle::Global, 0, 1)).and_then(|mut loader| next(&mut loader)).unwrap_err();
     assert!(error.to_string().contains("use cache_limit: "), "{error}");
+    // It isn't fetched again and again for each of its samples.
+    let cache = self::cache(folder.path(), &address, Some(3 * RANGE_BYTES));
+    let before = server.gets.load(Ordering::SeqCst);
+    let error = loader(&cache, options(Shuffle::Global, 0, 1)).and_then(|mut loader| next(&mut loader)).unwrap_err();
+    assert!(error.to_string().contains("a batch needs 41943040 bytes of the cache at once, in 5 ranges"), "{error}");
+    assert!(server.gets.load(Ordering::SeqCst) <= before + 4, "the objects' ends alone");
 }
 
 #[test]

@@ -107,8 +107,13 @@ impl Copy {
         self.ranges.state(range).is_ok_and(|state| state % 2 == 1)
     }
 
+    /// The most bytes of the cache.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.cache.options.bytes_max
+    }
+
     /// Bytes of a range.
-    pub(super) fn bytes_of(&self, range: usize) -> u64 {
+    pub(crate) fn bytes_of(&self, range: usize) -> u64 {
         super::room::length(range, self.item.bytes)
     }
 
