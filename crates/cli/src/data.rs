@@ -114,7 +114,7 @@ fn inspect(args: &InspectArgs, is_json: bool) -> Result<(), Failure> {
 }
 
 fn verify(args: &VerifyArgs, is_json: bool) -> Result<(), Failure> {
-    let source = args.place.open()?;
+    let source = open_all(&args.place.path, args.place.dtype)?;
     let bytes = source.tokens().saturating_mul(source.data_type().bytes() as u64);
     let bar = progress(bytes);
     let verified = source.verify(args.vocabulary, &mut |more| bar.inc(more));
@@ -141,6 +141,15 @@ impl Place {
     }
 }
 
+/// Opens a dataset of which all is read: a remote one is fetched first, several ranges at a time.
+fn open_all(path: &Path, data_type: Option<TokenType>) -> Result<Source, Failure> {
+    if !is_remote(path) {
+        return open(path, data_type);
+    }
+    Source::open_fetched(cache::fetch(path)?, data_type).map_err(|error| failure(&error))
+}
+
+/// Opens a dataset; of a remote one, parts are fetched as they are read.
 fn open(path: &Path, data_type: Option<TokenType>) -> Result<Source, Failure> {
     let opened = if is_remote(path) {
         Source::open_fetched(cache::find(path)?, data_type)

@@ -68,12 +68,21 @@ fn default_root() -> Option<PathBuf> {
 
 /// Finds a dataset in the cache that the environment says; what isn't there is fetched as it is read.
 pub(super) fn find(url: &Path) -> Result<Fetched, Failure> {
+    of_environment()?.find(&url.to_string_lossy()).map_err(|error| failure(&error))
+}
+
+/// Brings all of a dataset into that cache.
+pub(super) fn fetch(url: &Path) -> Result<Fetched, Failure> {
+    fetched(&of_environment()?, &url.to_string_lossy())
+}
+
+fn of_environment() -> Result<Cache, Failure> {
     let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let place = Where {
         cache: of("GANGLINE_DATA_CACHE").map(PathBuf::from),
         cache_limit: of("GANGLINE_DATA_CACHE_LIMIT").and_then(|limit| limit.to_str()?.parse().ok()),
     };
-    place.open(THREADS)?.find(&url.to_string_lossy()).map_err(|error| failure(&error))
+    place.open(THREADS)
 }
 
 fn fetched(cache: &Cache, url: &str) -> Result<Fetched, Failure> {
