@@ -35,6 +35,7 @@ class _Connection:
         self._unsent = bytearray()
         self._unread = b""
         self.phase = None
+        self.has_reported = False
         self.stop = None
         self.dropped = 0
 
@@ -141,6 +142,7 @@ def report(step=None, *, loss=None, tokens=None, total_steps=None, **metrics):
     if values:
         message["metrics"] = values
     if message:
+        _connection.has_reported = True
         _connection.say(message)
 
 
@@ -169,7 +171,16 @@ class phase:
 
 def _enter(name):
     _connection.phase = name
+    _connection.has_reported = True
     _connection.say({"phase": name})
+
+
+def data_phase(is_here):
+    """Returns what books the time until a batch is here as `data`, in a rank that reports what it does; `is_here` tells whether
+    nothing has to be waited for."""
+    if not _connection.has_reported or _connection.phase == "data" or is_here():
+        return contextlib.nullcontext()
+    return phase("data")
 
 
 def stop_requested():

@@ -24,7 +24,7 @@ class Rows(Ordered):
     source: a file or folder of records, or several by name, to be mixed. Read are jsonl (a dict for each line), WebDataset's
         tar (a dict for each key, of the bytes of its files by the ends of their names, and "__key__"), Hugging Face's
         `save_to_disk` folders, Arrow files and parquet (a dict for each row; these need pyarrow). jsonl and tar may be
-        compressed by gzip or zstd. Or s3://bucket/folder of those.
+        compressed by gzip or zstd. Or s3://bucket/folder of those, or https://host/file.jsonl.
     transform: what makes of a record what the batch holds, such as a chat template and a tokenizer. It is called once for
         each record of this rank, in order.
     collate: what makes a batch of the list.

@@ -10,6 +10,7 @@ import numpy
 
 from . import _native
 from ._order import Ordered, cache_of, one_of, options_of
+from ._report import data_phase
 from .errors import Refused
 
 Path = str | os.PathLike[str]
@@ -60,8 +61,8 @@ class Tokens(Ordered):
         for inputs, labels in tokens:
             ...
 
-    source: a file or folder of tokens, in any format that docs/reference/data.md lists, or s3://bucket/folder; or
-        several by name, to be mixed.
+    source: a file or folder of tokens, in any format that docs/reference/data.md lists, or
+        s3://bucket/folder or https://host/folder; or several by name, to be mixed.
     sequence_length: tokens of a sample's inputs, and of its labels, which are the tokens that follow each.
     global_batch: samples of a batch over all ranks. Ranks get uneven slices if they don't divide it; see
         `loss_weight`.
@@ -151,17 +152,21 @@ class Tokens(Ordered):
             if self._is_packed:
                 return self._next_packed(inputs, flat_inputs, give_inputs)
             if self.labels != "shifted":
-                self._native.fill(self._width, flat_inputs)
+                self._fill(flat_inputs)
                 made = give_inputs(inputs)
                 return made if self.labels is None else {"input_ids": made, "labels": made}
             labels, flat_labels, give_labels = self._memory()
-            self._native.fill(self._width, flat_inputs, (flat_labels, None))
+            self._fill(flat_inputs, (flat_labels, None))
             return Batch(give_inputs(inputs), give_labels(labels))
+
+    def _fill(self, *memory):
+        with data_phase(self._native.is_here):
+            self._native.fill(self._width, *memory)
 
     def _next_packed(self, inputs, flat_inputs, give_inputs):
         labels, flat_labels, give_labels = self._memory()
         positions, flat_positions, give_positions = self._positions_memory()
-        self._native.fill(self._width, flat_inputs, (flat_labels, flat_positions))
+        self._fill(flat_inputs, (flat_labels, flat_positions))
         inputs, labels, positions = give_inputs(inputs), give_labels(labels), give_positions(positions)
         if self.labels == "same":
             # `labels` only ask the models for a loss, which they take from the shifted ones. With a cache of keys and values,

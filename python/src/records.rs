@@ -102,7 +102,7 @@ pub(crate) struct Fetched {
 impl Fetched {
     /// Returns the folder of its files, or its only file.
     fn path(&self) -> PathBuf {
-        self.inner.path.clone()
+        self.inner.path().to_owned()
     }
 }
 
@@ -113,16 +113,17 @@ impl Fetched {
 #[pyfunction]
 pub(crate) fn fetch(py: Python<'_>, url: &str, cache: GivenCache) -> PyResult<Fetched> {
     let verified = py.detach(|| {
-        let inner = fetched(url, &cache)?;
+        let inner = open_cache(&cache)?.fetch(url, &|_, _| {})?;
         inner.verify().map(|()| Fetched { inner })
     });
     verified.map_err(|error| data_exception(&error))
 }
 
-pub(crate) fn fetched(url: &str, cache: &GivenCache) -> Result<gangline_data::Fetched, Error> {
+/// Opens a cache as Python gives it.
+pub(crate) fn open_cache(cache: &GivenCache) -> Result<Cache, Error> {
     let (root, bytes_max, settings) = cache.clone();
     let threads = NonZeroU32::new(THREADS).expect("it isn't zero");
-    Cache::open(CacheOptions { root, bytes_max, settings, threads })?.fetch(url, &|_, _| {})
+    Cache::open(CacheOptions { root, bytes_max, settings, threads })
 }
 
 /// Writes what a file that is compressed by gzip or zstd holds to another file.

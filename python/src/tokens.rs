@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use serde::Deserialize;
 
 use crate::errors::{data_exception, refused};
-use crate::records::{GivenCache, fetched};
+use crate::records::{GivenCache, open_cache};
 
 /// The loader's options, as Python writes them.
 #[derive(Deserialize)]
@@ -77,7 +77,7 @@ impl Tokens {
             let unknown = || refused(&format!("read {}: no tokens are of type {name:?}", path.display()));
             let data_type = name.as_deref().map(|name| TokenType::of_name(name).ok_or_else(unknown)).transpose()?;
             let opened = py.detach(|| match path.to_str().filter(|_| is_remote(&path)) {
-                Some(url) => Source::open_fetched(fetched(url, &cache)?, data_type),
+                Some(url) => Source::open_fetched(open_cache(&cache)?.find(url)?, data_type),
                 None => Source::open(&path, data_type),
             });
             opened.map_err(|error| data_exception(&error))
@@ -128,6 +128,11 @@ impl Tokens {
             }
             loader.fill(&mut Room { width, inputs, labels, positions }).map_err(|error| data_exception(&error))
         })
+    }
+
+    /// Returns whether all that the next batch needs is on this node.
+    fn is_here(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.lock().is_here())
     }
 
     /// Returns the rows of this rank in a batch, and the type of the tokens.

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import gangline
 from gangline import _report
 
 
@@ -39,6 +40,24 @@ def supervisor(tmp_path, monkeypatch):
     monkeypatch.setattr(_report, "_connection", _report._Connection(found.path))
     yield found
     found.listener.close()
+
+
+def test_time_until_remote_tokens_are_here_is_told_as_data_of_a_rank_that_reports(supervisor, tmp_path):
+    (tmp_path / "set").mkdir()
+    # Of more than two ranges of 8 MiB, none is fetched before it is read.
+    (tmp_path / "set" / "a.bin").write_bytes(bytes(17 << 20))
+    options = {"sequence_length": 1 << 18, "global_batch": 1, "shuffle": "none", "source_dtype": "uint16", "rank": 0, "world_size": 1}
+    tokens = gangline.Tokens(f"file://{tmp_path}/set", cache=tmp_path / "silent", **options)
+    tokens.next_batch()
+    assert supervisor.connection is None, "a rank that says nothing else says nothing of this"
+    tokens = gangline.Tokens(f"file://{tmp_path}/set", cache=tmp_path / "cache", **options)
+    _report.report(1)
+    supervisor.accept()
+    for step in (2, 3):
+        tokens.next_batch()
+        _report.report(step)
+    heard = [supervisor.next() for _ in range(5)]
+    assert heard == [{"step": 1}, {"phase": "data"}, {"phase": "compute"}, {"step": 2}, {"step": 3}]
 
 
 def test_steps_metrics_and_phases_arrive(supervisor):

@@ -26,7 +26,7 @@ pub(crate) enum DataCommand {
     Tokenize(tokenize::TokenizeArgs),
     /// Write a dataset anew: from jsonl, or from any format that is read, into Gangline's with checksums or Megatron's
     Convert(convert::ConvertArgs),
-    /// Fetch a dataset from S3 into this node's cache, once for all programs
+    /// Fetch a dataset from S3 or HTTPS into this node's cache, once for all programs
     Warm(cache::WarmArgs),
     /// Say what this node's cache holds, and what is in use
     Cache(cache::CacheArgs),
@@ -37,7 +37,7 @@ pub(crate) enum DataCommand {
 /// A dataset.
 #[derive(Args)]
 struct Place {
-    /// A file or folder of tokens, or s3://bucket/folder, which is fetched into this node's cache
+    /// A file or folder of tokens, or s3://bucket/folder or https://host/folder, which are read through this node's cache
     path: PathBuf,
     /// The type of raw tokens, which no header says: uint8, uint16, uint32, int32 or int64
     #[arg(long, value_name = "TYPE", value_parser = token_type)]
@@ -114,7 +114,7 @@ fn inspect(args: &InspectArgs, is_json: bool) -> Result<(), Failure> {
 }
 
 fn verify(args: &VerifyArgs, is_json: bool) -> Result<(), Failure> {
-    let source = args.place.open()?;
+    let source = open_all(&args.place.path, args.place.dtype)?;
     let bytes = source.tokens().saturating_mul(source.data_type().bytes() as u64);
     let bar = progress(bytes);
     let verified = source.verify(args.vocabulary, &mut |more| bar.inc(more));
@@ -141,9 +141,18 @@ impl Place {
     }
 }
 
+/// Opens a dataset of which all is read: a remote one is fetched first, several ranges at a time.
+fn open_all(path: &Path, data_type: Option<TokenType>) -> Result<Source, Failure> {
+    if !is_remote(path) {
+        return open(path, data_type);
+    }
+    Source::open_fetched(cache::fetch(path)?, data_type).map_err(|error| failure(&error))
+}
+
+/// Opens a dataset; of a remote one, parts are fetched as they are read.
 fn open(path: &Path, data_type: Option<TokenType>) -> Result<Source, Failure> {
     let opened = if is_remote(path) {
-        Source::open_fetched(cache::fetch(path)?, data_type)
+        Source::open_fetched(cache::find(path)?, data_type)
     } else {
         Source::open(path, data_type)
     };

@@ -1,15 +1,17 @@
 //! `gangline data tokenize` and `warm` by the real binary: killed, and started again; several at a time, from a server that counts.
 
+#[path = "../../data/tests/server/mod.rs"]
+mod server;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use server::Server;
 
 /// How long a run may take until it has ended a file.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -75,108 +77,6 @@ fn a_killed_run_goes_on_and_what_it_makes_is_an_undisturbed_runs() {
     assert!(!folder.join("tokens.progress").exists() && !folder.join("tokens.partial").exists());
 }
 
-/// A server that speaks as much of S3 as a reader needs, and counts what it is asked.
-#[derive(Default)]
-struct S3 {
-    objects: BTreeMap<String, Vec<u8>>,
-    gets: AtomicUsize,
-    heads: AtomicUsize,
-    lists: AtomicUsize,
-    /// One GET in so many is refused with 503, and another is cut off; none if 0.
-    faults_every: usize,
-    /// Whether GETs are held until this is false again.
-    is_held: AtomicBool,
-    /// The state of the objects, which is a part of their ETags.
-    state: AtomicUsize,
-    last: Mutex<String>,
-}
-
-impl S3 {
-    fn start(self) -> (Arc<S3>, String) {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = format!("http://{}", listener.local_addr().expect("an address"));
-        let server = Arc::new(self);
-        let shared = Arc::clone(&server);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let server = Arc::clone(&shared);
-                std::thread::spawn(move || while server.answer(&stream).is_some() {});
-            }
-        });
-        (server, address)
-    }
-
-    fn requests(&self) -> usize {
-        [&self.gets, &self.heads, &self.lists].iter().map(|count| count.load(Ordering::SeqCst)).sum()
-    }
-
-    fn tag(&self) -> String {
-        format!("\"{}\"", self.state.load(Ordering::SeqCst))
-    }
-
-    /// Answers one request; none at the connection's end.
-    fn answer(&self, stream: &TcpStream) -> Option<()> {
-        let mut lines = BufReader::new(stream).lines();
-        let first = lines.next()?.ok()?;
-        let mut range = None;
-        while let Some(line) = lines.next()?.ok().filter(|line| !line.is_empty()) {
-            if let Some(bytes) = line.to_ascii_lowercase().strip_prefix("range: bytes=") {
-                let (start, end) = bytes.split_once('-').expect("a range");
-                range = Some((start.parse::<usize>().expect("a number"), end.parse::<usize>().expect("a number")));
-            }
-        }
-        first.clone_into(&mut self.last.lock().expect("no panic"));
-        let (method, rest) = first.split_once(' ').expect("a request");
-        let (path, query) = rest.split(' ').next()?.split_once('?').unwrap_or((rest.split(' ').next()?, ""));
-        let key = path.trim_start_matches("/bucket/");
-        if query.contains("list-type") {
-            self.lists.fetch_add(1, Ordering::SeqCst);
-            return send(stream, "200 OK", "", self.listing().as_bytes(), usize::MAX);
-        }
-        let Some(object) = self.objects.get(key) else {
-            self.heads.fetch_add(1, Ordering::SeqCst);
-            return send(stream, "404 Not Found", "", b"", usize::MAX);
-        };
-        let tag = format!("ETag: {}\r\nLast-Modified: Wed, 25 Nov 2026 10:00:00 GMT\r\n", self.tag());
-        if method == "HEAD" {
-            self.heads.fetch_add(1, Ordering::SeqCst);
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{tag}\r\n", object.len());
-            return (&*stream).write_all(head.as_bytes()).ok();
-        }
-        let number = self.gets.fetch_add(1, Ordering::SeqCst) + 1;
-        while self.is_held.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-        let (start, end) = range.expect("readers ask for ranges");
-        let body = &object[start..=end.min(object.len() - 1)];
-        let headers = format!("{tag}Content-Range: bytes {start}-{}/{}\r\n", start + body.len() - 1, object.len());
-        match number.checked_rem(self.faults_every) {
-            Some(1) => send(stream, "503 Slow Down", "", b"", usize::MAX),
-            Some(2) => send(stream, "206 Partial Content", &headers, body, body.len() / 2).and(None),
-            _ => send(stream, "206 Partial Content", &headers, body, usize::MAX),
-        }
-    }
-
-    fn listing(&self) -> String {
-        let contents = self.objects.iter().fold(String::new(), |mut text, (key, object)| {
-            let (tag, size) = (self.tag(), object.len());
-            write!(
-                text,
-                "<Contents><Key>{key}</Key><LastModified>2026-11-25T10:00:00.000Z</LastModified><ETag>{tag}</ETag><Size>{size}</Size></Contents>"
-            )
-            .expect("text");
-            text
-        });
-        format!("<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>")
-    }
-}
-
-/// Sends so much of a body at most; none when the other side is gone.
-fn send(mut stream: &TcpStream, status: &str, headers: &str, body: &[u8], most: usize) -> Option<()> {
-    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
-    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body[..body.len().min(most)])).ok()
-}
-
 /// Objects of 20 MiB, 8 MiB and a few bytes.
 fn objects() -> BTreeMap<String, Vec<u8>> {
     let bytes = |count: u32| (0..count).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[1]).collect();
@@ -216,7 +116,7 @@ fn same_as_objects(folder: &Path, set: &serde_json::Value) {
 fn eight_programs_fetch_a_dataset_once_though_one_is_killed_and_ranges_are_of_8_mib() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
-    let (server, address) = S3 { objects: objects(), is_held: AtomicBool::new(true), ..S3::default() }.start();
+    let (server, address) = Server { objects: objects(), is_held: AtomicBool::new(true), ..Server::default() }.start();
     let mut killed = warm(folder, &address, "s3://bucket/set").spawn().expect("gangline runs");
     let deadline = Instant::now() + PATIENCE;
     while server.gets.load(Ordering::SeqCst) == 0 {
@@ -230,8 +130,8 @@ fn eight_programs_fetch_a_dataset_once_though_one_is_killed_and_ranges_are_of_8_
         (0..8).map(|_| warm(folder, &address, "s3://bucket/set").spawn().expect("gangline runs")).collect();
     server.is_held.store(false, Ordering::SeqCst);
     let all: Vec<serde_json::Value> = running.into_iter().map(warmed).collect();
-    // 20 MiB are three ranges, 8 MiB one, and 10 bytes one. A look at each object when it is whole, and a listing of each program.
-    assert_eq!((sum(&all, "get"), sum(&all, "head"), sum(&all, "list")), (5, 3, 8));
+    // 20 MiB are three ranges, 8 MiB one, and 10 bytes one. A listing of each program.
+    assert_eq!((sum(&all, "get"), sum(&all, "head"), sum(&all, "list")), (5, 0, 8));
     assert_eq!(server.gets.load(Ordering::SeqCst) - before, 5, "as many as the server was asked for");
     assert_eq!(all.iter().map(|one| one["fetched_bytes"].as_u64().expect("a number")).sum::<u64>(), (28 << 20) + 10);
     same_as_objects(folder, &all[0]);
@@ -250,7 +150,7 @@ fn eight_programs_fetch_a_dataset_once_though_one_is_killed_and_ranges_are_of_8_
 fn requests_that_are_refused_or_cut_off_are_sent_again_and_all_are_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
-    let (server, address) = S3 { objects: objects(), faults_every: 4, ..S3::default() }.start();
+    let (server, address) = Server { objects: objects(), faults_every: 4, ..Server::default() }.start();
     let set = warmed(warm(folder, &address, "s3://bucket/set").spawn().expect("gangline runs"));
     same_as_objects(folder, &set);
     let counted: u64 = ["get", "head", "list"].iter().map(|key| sum(std::slice::from_ref(&set), key)).sum();
@@ -266,7 +166,7 @@ fn requests_that_are_refused_or_cut_off_are_sent_again_and_all_are_counted() {
 #[test]
 fn an_object_that_changes_while_it_is_fetched_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (server, address) = S3 { objects: objects(), is_held: AtomicBool::new(true), ..S3::default() }.start();
+    let (server, address) = Server { objects: objects(), is_held: AtomicBool::new(true), ..Server::default() }.start();
     let running = warm(folder.path(), &address, "s3://bucket/set/a.bin").spawn().expect("gangline runs");
     let deadline = Instant::now() + PATIENCE;
     while server.gets.load(Ordering::SeqCst) == 0 {

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::error::Error;
+use crate::index::native::{Described, FORMAT, MANIFEST, Manifest, VERSION, documents_name, tokens_name};
 use crate::sealed::{BLOCK_BYTES, hex};
 use crate::source::megatron;
-use crate::source::native::{Described, FORMAT, MANIFEST, Manifest, VERSION, documents_name, tokens_name};
 use crate::token_type::TokenType;
 
 /// A file of tokens is ended by the first document that makes it at least this large.

@@ -145,6 +145,11 @@ impl Cursor {
         self.samples_at(self.position + u64::from(rows.start)..self.position + u64::from(rows.end))
     }
 
+    /// Samples of the order before the next global batch.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
     /// Moves on to the batch behind the next.
     pub fn advance(&mut self) {
         self.position += u64::from(self.options.global_batch.get());

@@ -9,18 +9,21 @@
 //! tokens behind the last whole sample (fewer than `L + 1`) are left out. Documents may be packed instead: then a sample is
 //! whole documents, or parts of those that are longer.
 //!
-//! Remote data is fetched into a [`Cache`] that a node's programs share.
+//! Remote data is fetched into a [`Cache`] that a node's programs share: as it is read, and ahead of that, since the order is known.
 //!
 //! Synchronous: a call reads memory that the kernel fills from disk. Files mustn't change while they are open; a change is
-//! told before the next batch.
+//! told instead of the next batch.
 
+mod ahead;
 mod cache;
 mod convert;
-mod copied;
 mod cursor;
 mod error;
+mod forecast;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod guarded;
+mod index;
 mod loader;
 pub mod order;
 mod packed;
@@ -32,14 +35,14 @@ mod token_type;
 #[cfg(feature = "tokenize")]
 pub mod tokenize;
 
-pub use cache::{Cache, CacheOptions, Holding, RANGE_BYTES, THREADS, is_remote};
+pub use cache::{Cache, CacheOptions, Fetched, Holding, RANGE_BYTES, THREADS, is_remote};
 pub use convert::{Target, Writer, Written};
-pub use copied::Fetched;
 pub use cursor::{Cursor, Options, SEQUENCE_MAX, Sample, THREADS_MAX};
 pub use error::Error;
+pub use index::FILES_MAX;
 pub use loader::{Loader, Room};
 pub use packed::{NO_LABEL, position_bytes};
-pub use source::layout::{FILES_MAX, PIECES_MAX};
+pub use source::layout::PIECES_MAX;
 pub use source::{Format, Source};
 pub use state::{STATE_BYTES_MAX, State};
 pub use token_type::{TokenType, Width};

@@ -2,7 +2,11 @@
 
 use std::num::NonZeroU32;
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
+use crate::ahead::{AT_A_TIME_MAX, Ahead, At, Plan, ranges_in};
+use crate::cache::Copy;
 use crate::cursor::{Cursor, Options, Sample, check};
 use crate::error::Error;
 use crate::packed::{self, Packing, Row, position_bytes};
@@ -38,6 +42,8 @@ pub struct Loader {
     packings: Vec<Packing>,
     /// Of the last batch.
     loss_weight: f64,
+    /// Fetches what the next batches need; none if all sources are here.
+    ahead: Option<Ahead>,
 }
 
 impl Loader {
@@ -65,7 +71,8 @@ impl Loader {
         }
         let cursor = Cursor::new(options, &counts, data_id(&sources))?;
         let loss_weight = cursor.loss_weight();
-        Ok(Loader { sources, cursor, samples: Vec::new(), packings, loss_weight })
+        let ahead = ahead_of(&sources)?;
+        Ok(Loader { sources, cursor, samples: Vec::new(), packings, loss_weight, ahead })
     }
 
     /// Samples of a source in the part that is read.
@@ -183,21 +190,63 @@ impl Loader {
         &self.samples
     }
 
-    /// Fills this rank's rows of the next global batch, and moves on. After an error it is where it was.
+    /// Whether all that the next batch needs is on this node.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        let mut is_here = true;
+        self.ranges_at(self.cursor.position(), &mut |copy, range| is_here &= copy.has(range));
+        is_here
+    }
+
+    /// How long batches waited for data that wasn't on this node.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.ahead.as_ref().map_or(Duration::ZERO, Ahead::waited)
+    }
+
+    /// Fills this rank's rows of the next global batch, and moves on. After an error it is where it was. What the batch lacks is
+    /// fetched first, and what the next ones need meanwhile.
     ///
     /// # Errors
-    /// When a file was changed or damaged, or a token doesn't fit the width.
+    /// When a file was changed or damaged, a token doesn't fit the width, or data can't be fetched.
     ///
     /// # Panics
     /// If the room has another size than the rows.
     pub fn fill(&mut self, room: &mut Room<'_>) -> Result<(), Error> {
         let samples = self.cursor.peek(self.rows());
         self.check_files(&samples)?;
+        self.fetch()?;
         self.copy(&samples, room)?;
+        // A file that was changed meanwhile may have given some of both.
+        self.check_files(&samples)?;
         self.loss_weight = self.weigh(&samples);
         self.samples = samples;
         self.cursor.advance();
+        self.look_ahead();
         Ok(())
+    }
+
+    /// Fetches what the next batch lacks.
+    fn fetch(&mut self) -> Result<(), Error> {
+        let Some(mut ahead) = self.ahead.take() else { return Ok(()) };
+        let fetched = ahead.fetch(self, self.at(), AT_A_TIME_MAX.min(self.fetching_threads()));
+        self.ahead = Some(ahead);
+        fetched
+    }
+
+    /// Has what the next batches need fetched meanwhile.
+    fn look_ahead(&mut self) {
+        let Some(mut ahead) = self.ahead.take() else { return };
+        ahead.look(self, self.at());
+        self.ahead = Some(ahead);
+    }
+
+    fn at(&self) -> At {
+        At { position: self.cursor.position(), batch: u64::from(self.options().global_batch.get()) }
+    }
+
+    fn fetching_threads(&self) -> usize {
+        self.sources.iter().filter_map(Source::cached).map(|cached| cached.threads()).max().unwrap_or(1)
     }
 
     /// The parts of the stream whose tokens are a sample's inputs; the token behind each part is its last label.
@@ -298,6 +347,23 @@ impl Loader {
     pub fn data_type(&self) -> TokenType {
         self.sources[0].data_type()
     }
+}
+
+impl Plan for Loader {
+    fn ranges_at(&self, position: u64, add: &mut dyn FnMut(&Arc<Copy>, usize)) {
+        let Range { start, end } = self.rows();
+        for sample in self.cursor.samples_at(position + u64::from(start)..position + u64::from(end)) {
+            let source = &self.sources[sample.source];
+            if source.cached().is_some() {
+                ranges_in(source, self.parts(&sample).into_iter(), add);
+            }
+        }
+    }
+}
+
+fn ahead_of(sources: &[Source]) -> Result<Option<Ahead>, Error> {
+    let Some(cached) = sources.iter().find_map(Source::cached) else { return Ok(None) };
+    Ok(Some(Ahead::new(cached.threads(), cached.uses()?)))
 }
 
 /// Sample `i` has the tokens from `i * L` on, `L` of them, and the one behind each: `L + 1` in all, of which the last is the

@@ -22,6 +22,12 @@ pub enum Error {
         /// The object.
         key: String,
     },
+    /// The object isn't in the state that was asked for any more.
+    #[error("read {key}: it was changed")]
+    Changed {
+        /// The object.
+        key: String,
+    },
     /// The object is shorter than the range asked for, or the answer was cut off in every try.
     #[error("read {key}: {found} bytes instead of {expected}")]
     Length {

@@ -73,6 +73,20 @@ impl Remote for Folder {
         Ok(bytes)
     }
 
+    fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag) -> Result<Vec<u8>, Fault> {
+        let file = File::open(self.root.join(key)).map_err(fault)?;
+        let length = usize::try_from(range.end - range.start).expect("64-bit Linux only");
+        let check = || if mark_of(&file.metadata().map_err(fault)?) == *mark { Ok(()) } else { Err(Fault::Changed) };
+        check()?;
+        let mut bytes = vec![0; length];
+        match file.read_exact_at(&mut bytes, range.start) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(Fault::Changed),
+            read => read.map_err(fault)?,
+        }
+        check()?;
+        Ok(bytes)
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<Object>, Fault> {
         let entries = match fs::read_dir(self.root.join(prefix)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -101,6 +115,17 @@ impl Remote for Folder {
                 let mut hasher = blake3::Hasher::new();
                 hasher.update_reader(opened.map_err(fault)?).map_err(fault)?;
                 Ok(Some(State { tag: tag(&hasher.finalize()), bytes: hasher.count() }))
+            }
+        }
+    }
+
+    fn mark(&self, key: &str) -> Result<Option<State>, Fault> {
+        match fs::metadata(self.root.join(key)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => {
+                let found = found.map_err(fault)?;
+                let is_file = found.is_file();
+                Ok(is_file.then(|| State { tag: mark_of(&found), bytes: found.len() }))
             }
         }
     }
@@ -160,6 +185,12 @@ fn tag_of(bytes: &[u8]) -> Tag {
 
 fn tag(hash: &blake3::Hash) -> Tag {
     Tag(hash.to_hex().to_string())
+}
+
+/// What tells a file's state without its content: a writer that changes it in place changes its time, and one that
+/// replaces it changes its number.
+fn mark_of(file: &fs::Metadata) -> Tag {
+    Tag(format!("{}.{:09} {} {}", file.mtime(), file.mtime_nsec(), file.ino(), file.len()))
 }
 
 /// Returns when a file was last written.

@@ -1,5 +1,5 @@
 //! Reads and changes named objects in a folder or in S3 through one interface: ranges are read, objects are
-//! put, listed and deleted, with retries, deadlines, checksums and conditions.
+//! put, listed and deleted, with retries, deadlines, checksums and conditions. Objects behind HTTP are only read.
 //!
 //! A [`Remote`] performs single requests and classifies its failures by what helps ([`Fault`]); [`Link`] adds
 //! retries and a rate limit, and returns [`Error`]. Billed requests are counted where they are sent, below
@@ -13,6 +13,8 @@ mod aws;
 mod disk;
 mod error;
 mod folder;
+#[cfg(feature = "s3")]
+mod http;
 mod link;
 mod remote;
 mod requests;
@@ -41,13 +43,47 @@ pub fn open(url: &str, settings: &BTreeMap<String, String>) -> Result<Box<dyn Re
     }
 }
 
+/// Opens a place that is only read: as [`open`], and `https://host/folder`.
+///
+/// # Errors
+/// [`Error::Address`].
+pub fn open_to_read(url: &str, settings: &BTreeMap<String, String>) -> Result<Box<dyn Remote>, Error> {
+    if is_http(url) { open_http(url) } else { open(url, settings) }
+}
+
+/// Whether an address is one of HTTP or HTTPS.
+#[must_use]
+pub fn is_http(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
+}
+
+/// An address as it may be shown: without a password, and without what is behind a `?`, which may be a signature.
+#[must_use]
+pub fn shown(url: &str) -> String {
+    let url = if is_http(url) { url.split(['?', '#']).next().unwrap_or(url) } else { url };
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) if is_http(url) => format!("{scheme}://{rest}"),
+        _ => url.to_owned(),
+    }
+}
+
 #[cfg(feature = "s3")]
 fn open_s3(url: &str, settings: &BTreeMap<String, String>) -> Result<Box<dyn Remote>, Error> {
     Ok(Box::new(s3::Bucket::open(url, settings)?))
 }
 
+#[cfg(feature = "s3")]
+fn open_http(url: &str) -> Result<Box<dyn Remote>, Error> {
+    Ok(Box::new(http::Site::open(url)?))
+}
+
 #[cfg(not(feature = "s3"))]
 fn open_s3(url: &str, _: &BTreeMap<String, String>) -> Result<Box<dyn Remote>, Error> {
-    let why = "write a path or file:///folder; this program was built without S3".to_owned();
-    Err(Error::Address { url: url.to_owned(), why })
+    open_http(url)
+}
+
+#[cfg(not(feature = "s3"))]
+fn open_http(url: &str) -> Result<Box<dyn Remote>, Error> {
+    let why = "write a path or file:///folder; this program was built without S3 and HTTP".to_owned();
+    Err(Error::Address { url: shown(url), why })
 }

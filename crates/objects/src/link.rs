@@ -3,6 +3,7 @@
 //!
 //! Keeps A-10: every operation is tried a limited number of times, and no answer is longer than requested.
 
+use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -71,13 +72,25 @@ impl Link {
             Err(Fault::Missing) => Err(Fault::Missing),
             failed => Err(self.why_not(key, &range, failed)),
         });
-        got.map_err(|error| match error {
-            Error::Failed { act, key, tries, source } => match source.downcast::<Short>() {
-                Ok(short) => Error::Length { key, expected: short.expected, found: short.found },
-                Err(source) => Error::Failed { act, key, tries, source },
-            },
-            error => error,
-        })
+        got.map_err(length)
+    }
+
+    /// Reads exactly this range of an object in the state with this mark, as [`Link::mark`] or a listing said it. Also
+    /// returns how often it was asked for.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Changed`], [`Error::Length`] if every answer was cut off, [`Error::Failed`].
+    pub fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag) -> Result<(Vec<u8>, u32), Error> {
+        let expected = range.end - range.start;
+        self.pay(expected);
+        let tries = Cell::new(0);
+        let got = self.persist("get", key, || {
+            tries.set(tries.get() + 1);
+            let bytes = self.remote.get_of(key, range.clone(), mark)?;
+            let found = bytes.len() as u64;
+            if found == expected { Ok(bytes) } else { Err(Fault::Passing(Short { expected, found }.into())) }
+        });
+        got.map(|bytes| (bytes, tries.get())).map_err(length)
     }
 
     /// Returns why reading a range failed. Asking again doesn't make an object longer.
@@ -116,6 +129,14 @@ impl Link {
     /// [`Error::Failed`].
     pub fn state(&self, key: &str) -> Result<Option<State>, Error> {
         self.persist("look at", key, || self.remote.state(key))
+    }
+
+    /// Returns a mark of an object's state, and its length, without reading it.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn mark(&self, key: &str) -> Result<Option<State>, Error> {
+        self.persist("look at", key, || self.remote.mark(key))
     }
 
     /// Puts an object if its state still has this tag (without a tag: if there is no such object). If the
@@ -199,6 +220,7 @@ impl Link {
             match attempt() {
                 Ok(done) => return Ok(done),
                 Err(Fault::Missing) => return Err(Error::Missing { key: key.to_owned() }),
+                Err(Fault::Changed) => return Err(Error::Changed { key: key.to_owned() }),
                 Err(Fault::Passing(_)) if tries < TRIES_MAX => {}
                 Err(Fault::Passing(source) | Fault::Lasting(source) | Fault::Unable(source)) => {
                     return Err(Error::Failed { act, key: key.to_owned(), tries, source });
@@ -221,6 +243,17 @@ impl Link {
             begin
         };
         std::thread::sleep(begin.saturating_duration_since(now));
+    }
+}
+
+/// Tells answers that were too short from other failures.
+fn length(error: Error) -> Error {
+    match error {
+        Error::Failed { act, key, tries, source } => match source.downcast::<Short>() {
+            Ok(short) => Error::Length { key, expected: short.expected, found: short.found },
+            Err(source) => Error::Failed { act, key, tries, source },
+        },
+        error => error,
     }
 }
 

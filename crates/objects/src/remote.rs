@@ -17,12 +17,30 @@ pub trait Remote: Send + Sync {
     fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Fault>;
     /// Reads a range of an object.
     fn get(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, Fault>;
+    /// Reads a range of an object in the state with this mark (see [`Remote::mark`]); [`Fault::Changed`] if it has
+    /// another one by now.
+    /// By default, the mark is looked at before and after the read.
+    fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag) -> Result<Vec<u8>, Fault> {
+        let check = || match self.mark(key)? {
+            None => Err(Fault::Missing),
+            Some(state) if state.tag == *mark => Ok(()),
+            Some(_) => Err(Fault::Changed),
+        };
+        check()?;
+        let bytes = self.get(key, range)?;
+        check().map(|()| bytes)
+    }
     /// Lists the objects whose names begin with the prefix, which ends with a slash.
     fn list(&self, prefix: &str) -> Result<Vec<Object>, Fault>;
     /// Deletes an object; an object that isn't there is no error.
     fn delete(&self, key: &str) -> Result<(), Fault>;
     /// Returns the state of an object; none if there is no such object.
     fn state(&self, key: &str) -> Result<Option<State>, Fault>;
+    /// Returns a mark of an object's state that is found without reading it, and its length; none if there is no such
+    /// object. Another state has another mark, as far as the place can tell. By default the state's tag.
+    fn mark(&self, key: &str) -> Result<Option<State>, Fault> {
+        self.state(key)
+    }
     /// Returns the length of an object; none if there is no such object.
     fn size(&self, key: &str) -> Result<Option<u64>, Fault> {
         Ok(self.state(key)?.map(|state| state.bytes))
@@ -72,6 +90,8 @@ pub struct Object {
 pub enum Fault {
     /// There is no such object.
     Missing,
+    /// The object is in another state than the one asked for.
+    Changed,
     /// The next try may succeed: time-outs, throttling, broken connections.
     Passing(Source),
     /// The next try fails too: permissions, a full disk, a bucket that isn't there.

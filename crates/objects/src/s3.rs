@@ -21,7 +21,7 @@ use object_store::client::{
 use object_store::path::Path;
 use object_store::signer::Signer as _;
 use object_store::{
-    ClientConfigKey, ClientOptions, ObjectMeta, ObjectStore as _, ObjectStoreExt as _, PutMode, PutPayload,
+    ClientConfigKey, ClientOptions, GetOptions, ObjectMeta, ObjectStore as _, ObjectStoreExt as _, PutMode, PutPayload,
     RetryConfig, UpdateVersion,
 };
 use reqwest::Method;
@@ -136,6 +136,24 @@ impl Remote for Bucket {
         }
         let bytes = self.runtime.block_on(self.store.get_range(&self.path(key), range)).map_err(fault)?;
         Ok(bytes.to_vec())
+    }
+
+    fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag) -> Result<Vec<u8>, Fault> {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let options = GetOptions { if_match: Some(mark.0.clone()), range: Some(range.into()), ..GetOptions::default() };
+        self.runtime.block_on(async {
+            let answer = match self.store.get_opts(&self.path(key), options).await {
+                Err(object_store::Error::Precondition { .. }) => return Err(Fault::Changed),
+                answer => answer.map_err(fault)?,
+            };
+            // Some servers ignore the condition.
+            if answer.meta.e_tag.as_ref().is_some_and(|tag| *tag != mark.0) {
+                return Err(Fault::Changed);
+            }
+            Ok(answer.bytes().await.map_err(fault)?.into())
+        })
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<Object>, Fault> {

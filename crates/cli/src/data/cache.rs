@@ -26,7 +26,7 @@ pub(crate) struct Where {
 
 #[derive(Args)]
 pub(crate) struct WarmArgs {
-    /// The dataset: s3://bucket/folder, or one object of it
+    /// The dataset: s3://bucket/folder, https://host/folder, or one object of it
     url: String,
     #[command(flatten)]
     place: Where,
@@ -66,14 +66,23 @@ fn default_root() -> Option<PathBuf> {
     Some(caches.join("gangline/data"))
 }
 
-/// Brings a dataset into the cache that the environment says.
+/// Finds a dataset in the cache that the environment says; what isn't there is fetched as it is read.
+pub(super) fn find(url: &Path) -> Result<Fetched, Failure> {
+    of_environment()?.find(&url.to_string_lossy()).map_err(|error| failure(&error))
+}
+
+/// Brings all of a dataset into that cache.
 pub(super) fn fetch(url: &Path) -> Result<Fetched, Failure> {
+    fetched(&of_environment()?, &url.to_string_lossy())
+}
+
+fn of_environment() -> Result<Cache, Failure> {
     let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let place = Where {
         cache: of("GANGLINE_DATA_CACHE").map(PathBuf::from),
         cache_limit: of("GANGLINE_DATA_CACHE_LIMIT").and_then(|limit| limit.to_str()?.parse().ok()),
     };
-    fetched(&place.open(THREADS)?, &url.to_string_lossy())
+    place.open(THREADS)
 }
 
 fn fetched(cache: &Cache, url: &str) -> Result<Fetched, Failure> {
@@ -91,21 +100,21 @@ pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
     if args.verify {
         fetched.verify().map_err(|error| failure(&error))?;
     }
-    let requests = fetched.requests;
+    let requests = fetched.requests();
     if is_json {
         return output::json(&json!({
-            "path": fetched.path,
-            "bytes": fetched.bytes,
-            "fetched_bytes": fetched.fetched,
+            "path": fetched.path(),
+            "bytes": fetched.bytes(),
+            "fetched_bytes": fetched.fetched(),
             "requests": { "get": requests.get, "head": requests.head, "list": requests.list },
             "kind": "measured",
         }));
     }
     output::say(&format!(
         "{} in {}, {} of it fetched now by {} requests (measured)",
-        Bytes(fetched.bytes),
-        fetched.path.display(),
-        Bytes(fetched.fetched),
+        Bytes(fetched.bytes()),
+        fetched.path().display(),
+        Bytes(fetched.fetched()),
         requests.get + requests.head + requests.list
     ))
 }
@@ -115,7 +124,7 @@ pub(crate) fn list(args: &CacheArgs, is_json: bool) -> Result<(), Failure> {
     if is_json {
         let rows = holdings
             .iter()
-            .map(|one| json!({ "url": one.url, "bytes": one.bytes, "is_used": one.is_used, "requests": one.requests }));
+            .map(|one| json!({ "url": one.url, "bytes": one.bytes, "there_bytes": one.there, "is_used": one.is_used, "requests": one.requests }));
         return output::json(&rows.collect::<Vec<_>>());
     }
     if holdings.is_empty() {
@@ -123,7 +132,13 @@ pub(crate) fn list(args: &CacheArgs, is_json: bool) -> Result<(), Failure> {
     }
     let row = |one: &gangline_data::Holding| {
         let used = if one.is_used { "in use" } else { "" };
-        vec![one.url.clone(), Bytes(one.bytes).to_string(), one.requests.to_string(), used.to_owned()]
+        vec![
+            one.url.clone(),
+            Bytes(one.bytes).to_string(),
+            Bytes(one.there).to_string(),
+            one.requests.to_string(),
+            used.to_owned(),
+        ]
     };
-    output::print(&output::table(&["object", ">bytes", ">requests", ""], holdings.iter().map(row).collect()))
+    output::print(&output::table(&["object", ">bytes", ">here", ">requests", ""], holdings.iter().map(row).collect()))
 }

@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{failure, open, progress, token_type};
+use super::{failure, open_all, progress, token_type};
 use crate::failure::Failure;
 use crate::output;
 
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &ConvertArgs, is_json: bool) -> Result<(), Failure> {
     let mut lines = TextFile::find(&args.input).map_err(|error| failure(&error))?;
     lines.retain(|file| file.kind == Kind::Jsonl);
     let written = if lines.is_empty() {
-        from_source(&open(&args.input, args.input_dtype)?, args, target)?
+        from_source(&open_all(&args.input, args.input_dtype)?, args, target)?
     } else {
         from_lines(&lines, args, target)?
     };

@@ -1,41 +1,62 @@
 //! A cache of remote datasets for all programs of a user on a node: an object is fetched once however many want it, in ranges of
-//! 8 MiB, several at a time, and kept for later runs.
+//! 8 MiB, as they are read or before, and kept for later runs.
 //!
-//! An object's copy is named by its address, state (ETag) and size, so a changed object is another copy. It appears under that name
-//! when it is whole, on disk, and known to be of one state; with it, the checksum of each MiB, which is compared before tokens of it
-//! are given. Locks are the operating system's, which end with their process: whatever is killed, nothing is left locked, and
-//! what it had fetched in part is begun anew by the next. Copies in use are locked for sharing, and those used longest ago make
-//! room for others. A program that has a copy open keeps it, though it is removed.
+//! An object's copy is named by its address, state (ETag) and size, so a changed object is another copy. Of each range of it is
+//! known whether it is there, with the checksum of each MiB, which is compared before tokens of it are given; what differs is
+//! fetched anew. Locks are the operating system's, which end with their process: whatever is killed, nothing is left locked, and
+//! what it was fetching is fetched by the next. Copies that nobody uses make room for others, those used longest ago first; then
+//! ranges of copies in use, by their next use.
 
-mod fetch;
+mod copy;
+mod fetched;
+mod locks;
 mod place;
 mod record;
+mod room;
+mod uses;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::num::NonZeroU32;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::copied::{Copy, Fetched};
+pub(crate) use copy::{Copy, ranges_of};
+pub use fetched::Fetched;
+pub(crate) use fetched::in_parallel;
+use gangline_objects::is_http;
+pub(crate) use uses::{Near, Uses};
+
 use crate::error::Error;
-use place::Item;
-use record::Record;
+use crate::sealed::BLOCK_BYTES;
+use record::{Ranges, Record};
 
 /// Bytes of a range that is asked for: what S3's operators advise, 8 to 16 MiB.
-pub const RANGE_BYTES: u64 = 8 << 20;
+pub const RANGE_BYTES: u64 = RANGE as u64;
+/// The same, of memory; it has whole blocks.
+const RANGE: usize = BLOCKS * BLOCK_BYTES;
+/// Bytes of an object's beginning and of its end that say what it is.
+pub(crate) const END_BYTES: usize = 4_096;
+/// Blocks of a range.
+const BLOCKS: usize = 8;
 /// Ranges that are asked for at a time, if nothing else is said.
 pub const THREADS: u32 = 8;
 /// The end of a file's name that is locked, for sharing, by those that use or make a copy, and by who removes it alone.
 const PIN: &str = "pin";
-/// The end of a file's name that is locked by who makes a copy.
-const MAKING: &str = "making";
+/// The end of a file's name that is locked, for sharing, by who reads the copy's file itself.
+const WHOLE: &str = "whole";
+/// The end of the name of the list of a copy's ranges.
+const RANGES: &str = "ranges";
 /// The folder of the copies.
 const OBJECTS: &str = "objects";
 /// The folder of datasets: the copies under their objects' names.
 const SETS: &str = "sets";
-/// The folder of copies whose checksums were wrong.
+/// The folder of blocks whose checksums were wrong.
 const QUARANTINE: &str = "quarantine";
+/// The folder of files that are locked for ranges.
+const LOCKS: &str = "locks";
+/// The folder in which programs say what they use next.
+const USES: &str = "uses";
 
 /// Where the cache is, and what it may take.
 #[derive(Clone, Debug)]
@@ -61,8 +82,10 @@ pub struct Cache {
 pub struct Holding {
     /// Its address.
     pub url: String,
-    /// Its bytes.
+    /// The object's bytes.
     pub bytes: u64,
+    /// Those of them that are here.
+    pub there: u64,
     /// Whether a program uses it now.
     pub is_used: bool,
     /// Billed requests that it took.
@@ -72,7 +95,7 @@ pub struct Holding {
 /// Whether an address is that of a remote dataset.
 #[must_use]
 pub fn is_remote(path: &Path) -> bool {
-    path.to_str().is_some_and(|text| text.starts_with("s3://") || text.starts_with("file://"))
+    path.to_str().is_some_and(|text| text.starts_with("s3://") || text.starts_with("file://") || is_http(text))
 }
 
 impl Cache {
@@ -81,28 +104,31 @@ impl Cache {
     /// # Errors
     /// When they can't be made.
     pub fn open(options: CacheOptions) -> Result<Cache, Error> {
-        for name in [OBJECTS, SETS, QUARANTINE] {
+        for name in [OBJECTS, SETS, QUARANTINE, LOCKS, USES] {
             let folder = options.root.join(name);
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("make", &folder))?;
         }
         Ok(Cache { options })
     }
 
-    /// Brings the dataset at `url` (`s3://bucket/folder`, or one object) into the cache, unless it is there; `progress` is told
-    /// the bytes that are there and those of the dataset.
+    /// Finds the dataset at `url` (`s3://bucket/folder`, or one object). What says what its other objects hold is fetched, and
+    /// these as they are read.
+    ///
+    /// # Errors
+    /// When the store doesn't answer or refuses, or there is no room.
+    pub fn find(&self, url: &str) -> Result<Fetched, Error> {
+        fetched::find(self, url)
+    }
+
+    /// Brings all of the dataset at `url` into the cache, as far as it isn't there; `progress` is told the bytes that are there
+    /// and those of the dataset.
     ///
     /// # Errors
     /// When the store doesn't answer or refuses, an object changes meanwhile, or there is no room.
     pub fn fetch(&self, url: &str, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<Fetched, Error> {
-        let place = place::Place::open(url, &self.options.settings)?;
-        let items = place.items()?;
-        let bytes = items.iter().map(|item| item.bytes).sum();
-        let fetching = fetch::Fetching::new(self, &place, bytes, progress);
-        let copies = fetching.all(&items)?;
-        let path = self.assemble(&items, &copies, place.is_object())?;
-        let fetched = fetching.fetched();
-        let copies = items.into_iter().map(|item| item.name).zip(copies).collect();
-        Ok(Fetched { path, bytes, fetched, requests: place.requests(), copies })
+        let found = fetched::find(self, url)?;
+        found.fetch_all(progress)?;
+        Ok(found)
     }
 
     /// What the cache holds, by address.
@@ -114,38 +140,17 @@ impl Cache {
         for key in self.keys()? {
             let Some(record) = Record::read(&self.record_path(&key))? else { continue };
             let is_used = self.lock_file(&key, PIN)?.try_lock().is_err();
-            let Record { url, bytes, requests, .. } = record;
-            found.push(Holding { url, bytes, is_used, requests });
+            let Record { url, bytes, .. } = record;
+            let ranges = Ranges::open(&self.part_path(&key, RANGES), bytes)?;
+            let there = room::there(&ranges, bytes)?;
+            let mut requests = 0;
+            for range in 0..ranges.count() {
+                requests += ranges.entry(range)?.map_or(0, |entry| entry.requests);
+            }
+            found.push(Holding { url, bytes, there, is_used, requests });
         }
         found.sort_by(|one, other| one.url.cmp(&other.url));
         Ok(found)
-    }
-
-    /// Makes the folder in which copies have their objects' names.
-    fn assemble(&self, items: &[Item], copies: &[Copy], is_object: bool) -> Result<PathBuf, Error> {
-        let mut hasher = blake3::Hasher::new();
-        for item in items {
-            hasher.update(format!("{} {}\n", item.name, item.key).as_bytes());
-        }
-        let folder = self.options.root.join(SETS).join(&hasher.finalize().to_hex()[..32]);
-        fs::create_dir_all(&folder).map_err(Error::io("make", &folder))?;
-        for (item, copy) in items.iter().zip(copies) {
-            let link = folder.join(&item.name);
-            let target = &copy.path;
-            let is_it =
-                fs::metadata(&link).is_ok_and(|found| fs::metadata(target).is_ok_and(|copy| same_file(&found, &copy)));
-            if is_it {
-                continue;
-            }
-            // Replaced at once, for those that look at the same time.
-            let aside = folder.join(format!(".{}.{}.{:?}", item.name, std::process::id(), std::thread::current().id()));
-            let _ = fs::remove_file(&aside);
-            fs::hard_link(target, &aside).map_err(Error::io("link", &aside))?;
-            fs::rename(&aside, &link).map_err(Error::io("link", &link))?;
-            // Renaming one link of a file over another of it leaves both.
-            let _ = fs::remove_file(&aside);
-        }
-        Ok(if is_object { folder.join(&items[0].name) } else { folder })
     }
 
     /// The names of the copies, whole or not.
@@ -164,17 +169,11 @@ impl Cache {
     }
 
     fn record_path(&self, key: &str) -> PathBuf {
-        self.copy_path(key).with_added_extension("json")
+        self.part_path(key, "json")
     }
 
-    /// A file that is locked; it stays.
-    fn lock_file(&self, key: &str, what: &str) -> Result<File, Error> {
-        let path = self.copy_path(key).with_added_extension(what);
-        File::options().create(true).truncate(false).write(true).open(&path).map_err(Error::io("open", &path))
+    /// A file beside a copy.
+    fn part_path(&self, key: &str, part: &str) -> PathBuf {
+        self.copy_path(key).with_added_extension(part)
     }
-}
-
-fn same_file(one: &fs::Metadata, other: &fs::Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use gangline_objects::{Link, Object, Policy, Requests};
+use gangline_objects::{Link, Object, Policy, Requests, is_http, shown};
 
+use super::fetched::in_parallel;
 use crate::error::Error;
-use crate::source::layout::FILES_MAX;
+use crate::index::{FILES_MAX, INDEX_BYTES_MAX, INDEXES, names_in};
 
+/// Objects that are looked at at a time, where there are no listings.
+const LOOKS_AT_A_TIME: usize = 16;
 /// The pause after the first failure of a request.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
@@ -19,8 +23,8 @@ pub(super) struct Item {
     pub(super) name: String,
     /// Its address.
     pub(super) url: String,
-    /// Its state; none if a listing of a folder doesn't say it.
-    pub(super) tag: Option<String>,
+    /// What tells its state from others.
+    pub(super) tag: String,
     pub(super) bytes: u64,
     /// What tells its copy from all others.
     pub(super) key: String,
@@ -38,15 +42,19 @@ pub(super) struct Place {
 impl Place {
     /// Opens the place of an address, without looking at it. One that ends with a name that has a dot is an object.
     pub(super) fn open(url: &str, settings: &BTreeMap<String, String>) -> Result<Place, Error> {
-        let url = url.trim_end_matches('/');
+        // What is behind a `?` may be a signature: it is sent, and neither shown nor a part of a copy's name.
+        let (whole, secret) = if is_http(url) { url.split_once('?').unwrap_or((url, "")) } else { (url, "") };
+        let url = whole.trim_end_matches('/');
         let (folder, name) = url.rsplit_once('/').unwrap_or((url, ""));
         let is_object = name.contains('.') && !folder.ends_with('/');
         let (folder, object) = if is_object { (folder, Some(name.to_owned())) } else { (url, None) };
-        let remote = gangline_objects::open(folder, settings).map_err(|error| failed(url, error))?;
+        let address = if secret.is_empty() { folder.to_owned() } else { format!("{folder}?{secret}") };
+        let remote = gangline_objects::open_to_read(&address, settings).map_err(|error| failed(&shown(url), error))?;
+        let folder = shown(folder);
         let policy = Policy { bytes_per_second_max: None, first_pause: FIRST_PAUSE };
         let endpoint = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].iter().find_map(|name| settings.get(*name));
         let endpoint = endpoint.cloned().unwrap_or_default();
-        Ok(Place { link: Link::new(remote, policy), folder: folder.to_owned(), endpoint, object })
+        Ok(Place { link: Link::new(remote, policy), folder, endpoint, object })
     }
 
     /// Whether the dataset is one object.
@@ -57,11 +65,10 @@ impl Place {
     /// The objects, in the order of their names: one look at the object, or one listing.
     pub(super) fn items(&self) -> Result<Vec<Item>, Error> {
         if let Some(name) = &self.object {
-            let state = self.link.state(name).map_err(|error| failed(&self.url(name), error))?;
-            let missing =
-                || Error::NotFound { path: self.url(name).into(), problem: "there is no such object".to_owned() };
-            let state = state.ok_or_else(missing)?;
-            return Ok(vec![self.item(name, Some(state.tag.0), state.bytes)]);
+            return Ok(vec![self.looked_at(name)?]);
+        }
+        if is_http(&self.folder) {
+            return self.named();
         }
         let listed = self.link.list("").map_err(|error| failed(&self.folder, error))?;
         if listed.is_empty() || listed.len() > FILES_MAX {
@@ -71,21 +78,52 @@ impl Place {
         let is_name =
             |key: &str| Path::new(key).components().count() == 1 && !key.contains('/') && !key.starts_with('.');
         let named = listed.into_iter().filter(|object| is_name(&object.key));
-        let item = |object: Object| {
-            let listed = object.modified.unix_nanos();
-            let item = self.item(&object.key, object.tag.map(|tag| tag.0), object.bytes);
-            // Without a state, another time is another copy.
-            if item.tag.is_some() { item } else { item.told_by(listed) }
+        let item = |object: Object| match object.tag {
+            Some(tag) => Ok(self.item(&object.key, tag.0, object.bytes)),
+            None => self.looked_at(&object.key),
         };
-        Ok(named.map(item).collect())
+        named.map(item).collect()
     }
 
-    /// Refuses an object that isn't in the state in which it was listed.
-    pub(super) fn check(&self, item: &Item) -> Result<(), Error> {
-        let state = self.link.state(&item.name).map_err(|error| failed(&item.url, error))?;
-        let is_same = state
-            .is_some_and(|state| state.bytes == item.bytes && item.tag.as_ref().is_none_or(|tag| *tag == state.tag.0));
-        if is_same { Ok(()) } else { Err(Error::Changed { path: item.url.clone().into(), opened: item.bytes }) }
+    /// The objects that the folder's manifest or index names, where there are no listings.
+    fn named(&self) -> Result<Vec<Item>, Error> {
+        let mut index = None;
+        for name in INDEXES {
+            if index.is_none() {
+                let state = self.link.mark(name).map_err(|error| failed(&self.url(name), error))?;
+                index = state.map(|state| (name, state));
+            }
+        }
+        let missing = || {
+            let names = INDEXES.join(" and no ");
+            let problem = format!("HTTP has no listings, and no {names} is there that names its files: name one file");
+            Error::NotFound { path: self.folder.clone().into(), problem }
+        };
+        let (name, state) = index.ok_or_else(missing)?;
+        let index = self.item(name, state.tag.0.clone(), state.bytes);
+        if state.bytes > INDEX_BYTES_MAX {
+            let problem = format!("it has {} bytes, more than {INDEX_BYTES_MAX}", state.bytes);
+            return Err(Error::malformed(Path::new(&index.url), 0, problem));
+        }
+        let text = self.link.get_of(name, 0..state.bytes, &state.tag).map_err(|error| failed(&index.url, error))?.0;
+        let names = names_in(Path::new(&index.url), name, &text)?;
+        let items = Mutex::new(vec![index]);
+        in_parallel(LOOKS_AT_A_TIME, &names, &|name| {
+            let item = self.looked_at(name)?;
+            items.lock().unwrap_or_else(PoisonError::into_inner).push(item);
+            Ok(())
+        })?;
+        let mut items = items.into_inner().unwrap_or_else(PoisonError::into_inner);
+        items.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(items)
+    }
+
+    /// An object as it is now.
+    fn looked_at(&self, name: &str) -> Result<Item, Error> {
+        let state = self.link.mark(name).map_err(|error| failed(&self.url(name), error))?;
+        let missing = || Error::NotFound { path: self.url(name).into(), problem: "there is no such object".to_owned() };
+        let state = state.ok_or_else(missing)?;
+        Ok(self.item(name, state.tag.0, state.bytes))
     }
 
     pub(super) fn requests(&self) -> Requests {
@@ -96,17 +134,10 @@ impl Place {
         format!("{}/{name}", self.folder)
     }
 
-    fn item(&self, name: &str, tag: Option<String>, bytes: u64) -> Item {
+    fn item(&self, name: &str, tag: String, bytes: u64) -> Item {
         let url = self.url(name);
-        let hash = blake3::hash(format!("1\n{}\n{url}\n{tag:?}\n{bytes}", self.endpoint).as_bytes());
+        let hash = blake3::hash(format!("2\n{}\n{url}\n{tag:?}\n{bytes}", self.endpoint).as_bytes());
         Item { name: name.to_owned(), url, tag, bytes, key: hash.to_hex()[..32].to_owned() }
-    }
-}
-
-impl Item {
-    fn told_by(mut self, nanos: u64) -> Item {
-        self.key = blake3::hash(format!("{} {nanos}", self.key).as_bytes()).to_hex()[..32].to_owned();
-        self
     }
 }
 

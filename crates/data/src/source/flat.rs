@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::error::Error;
+use crate::source::Files;
 use crate::source::layout::{Ends, Layout};
 use crate::source::mapped::Mapped;
 use crate::token_type::TokenType;
@@ -14,6 +15,8 @@ const LLM_C: [(u32, TokenType); 2] = [(20_240_520, TokenType::Uint16), (20_240_8
 const LLM_C_HEADER: usize = 1_024;
 /// numpy's magic (numpy.lib.format).
 const NPY_MAGIC: &[u8] = b"\x93NUMPY";
+/// The most bytes before a header of a `.npy` file.
+const NPY_PREFIX_MAX: usize = 12;
 /// The longest header of a `.npy` file that is read.
 const NPY_HEADER_MAX: usize = 1 << 16;
 /// The largest file of datatrove's notes that is read.
@@ -28,11 +31,16 @@ pub(crate) struct Flat {
 }
 
 /// Reads one flat file. `data_type` is what the caller says, for files that don't say it themselves.
-pub(crate) fn read(path: &Path, data_type: Option<TokenType>, layout: &mut Option<Layout>) -> Result<(), Error> {
-    let file = Mapped::open(path)?;
+pub(crate) fn read(
+    files: &Files<'_>,
+    path: &Path,
+    data_type: Option<TokenType>,
+    layout: &mut Option<Layout>,
+) -> Result<(), Error> {
+    let file = files.open(path)?;
     let extension = path.extension().and_then(|extension| extension.to_str());
     let noted = if extension == Some("ds") { datatrove_type(path)? } else { None };
-    let flat = describe(path, file.bytes(), noted.or(data_type))?;
+    let flat = describe(path, &beginning(&file)?, file.len(), noted.or(data_type))?;
     if data_type.is_some_and(|said| said != flat.data_type) {
         let problem = format!("{} holds {}", path.display(), flat.data_type.name());
         return Err(Error::refused("data_type", problem));
@@ -55,14 +63,23 @@ pub(crate) fn read(path: &Path, data_type: Option<TokenType>, layout: &mut Optio
     Ok(())
 }
 
-/// Finds the tokens of a file by its first bytes.
-pub(crate) fn describe(path: &Path, bytes: &[u8], data_type: Option<TokenType>) -> Result<Flat, Error> {
-    if bytes.starts_with(NPY_MAGIC) {
-        return npy(path, bytes);
+/// The bytes that may be a header.
+fn beginning(file: &Mapped) -> Result<Vec<u8>, Error> {
+    let head = file.head()?;
+    if !head.starts_with(NPY_MAGIC) {
+        return Ok(head);
     }
-    let first = bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    file.read(0..file.len().min(NPY_HEADER_MAX + NPY_PREFIX_MAX), <[u8]>::to_vec)
+}
+
+/// Finds the tokens of a file of so many bytes by the first of them.
+pub(crate) fn describe(path: &Path, head: &[u8], length: usize, data_type: Option<TokenType>) -> Result<Flat, Error> {
+    if head.starts_with(NPY_MAGIC) {
+        return npy(path, head, length);
+    }
+    let first = head.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     if let Some((_, data_type)) = LLM_C.into_iter().find(|(magic, _)| first == Some(*magic)) {
-        return llm_c(path, bytes, data_type);
+        return llm_c(path, head, length, data_type);
     }
     let data_type = data_type.ok_or_else(|| {
         let problem = format!(
@@ -71,14 +88,14 @@ pub(crate) fn describe(path: &Path, bytes: &[u8], data_type: Option<TokenType>) 
         );
         Error::refused("data_type", problem)
     })?;
-    Ok(Flat { data_type, offset: 0, bytes: bytes.len() })
+    Ok(Flat { data_type, offset: 0, bytes: length })
 }
 
-fn llm_c(path: &Path, bytes: &[u8], data_type: TokenType) -> Result<Flat, Error> {
-    let count: Option<&[u8; 4]> = bytes.get(8..12).and_then(|count| count.first_chunk());
-    let count = count.filter(|_| bytes.len() >= LLM_C_HEADER).map(|count| u32::from_le_bytes(*count));
+fn llm_c(path: &Path, head: &[u8], length: usize, data_type: TokenType) -> Result<Flat, Error> {
+    let count: Option<&[u8; 4]> = head.get(8..12).and_then(|count| count.first_chunk());
+    let count = count.filter(|_| length >= LLM_C_HEADER).map(|count| u32::from_le_bytes(*count));
     let count = count.ok_or_else(|| Error::malformed(path, 0, "llm.c's header is cut off"))?;
-    let found = bytes.len() - LLM_C_HEADER;
+    let found = length - LLM_C_HEADER;
     match usize::try_from(count).ok().and_then(|count| count.checked_mul(data_type.bytes())) {
         Some(expected) if expected == found => Ok(Flat { data_type, offset: LLM_C_HEADER, bytes: found }),
         _ => {
@@ -89,7 +106,7 @@ fn llm_c(path: &Path, bytes: &[u8], data_type: TokenType) -> Result<Flat, Error>
     }
 }
 
-fn npy(path: &Path, bytes: &[u8]) -> Result<Flat, Error> {
+fn npy(path: &Path, bytes: &[u8], file_bytes: usize) -> Result<Flat, Error> {
     let bad = |problem: &str| Error::malformed(path, NPY_MAGIC.len(), problem);
     let (length, start): (usize, usize) = match bytes.get(6..12) {
         Some([1, _, low, high, ..]) => (usize::from(u16::from_le_bytes([*low, *high])), 10),
@@ -115,9 +132,9 @@ fn npy(path: &Path, bytes: &[u8]) -> Result<Flat, Error> {
     let count = lengths.map(|length| length.parse().ok()).try_fold(1_usize, |count, length| count.checked_mul(length?));
     let offset = start + length;
     match count.and_then(|count| count.checked_mul(data_type.bytes())) {
-        Some(expected) if expected == bytes.len() - offset => Ok(Flat { data_type, offset, bytes: expected }),
+        Some(expected) if expected == file_bytes - offset => Ok(Flat { data_type, offset, bytes: expected }),
         _ => {
-            let problem = format!("a shape of ({shape}) doesn't fit the {} bytes that follow", bytes.len() - offset);
+            let problem = format!("a shape of ({shape}) doesn't fit the {} bytes that follow", file_bytes - offset);
             Err(Error::malformed(path, offset, problem))
         }
     }
@@ -215,7 +232,7 @@ mod tests {
     #[test]
     fn headers_say_what_follows() {
         let check = |bytes: &[u8], said: Option<TokenType>, expected: (TokenType, usize, usize)| {
-            let flat = describe(Path::new("x"), bytes, said).unwrap();
+            let flat = describe(Path::new("x"), bytes, bytes.len(), said).unwrap();
             assert_eq!((flat.data_type, flat.offset, flat.bytes), expected);
         };
         check(&[1, 2, 3, 4], Some(TokenType::Uint16), (TokenType::Uint16, 0, 4));
@@ -228,7 +245,7 @@ mod tests {
     #[test]
     fn what_is_cut_off_or_of_another_kind_is_refused_with_the_place() {
         let check = |bytes: &[u8], expected: &str| {
-            let error = describe(Path::new("x.bin"), bytes, None).unwrap_err().to_string();
+            let error = describe(Path::new("x.bin"), bytes, bytes.len(), None).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         };
         check(&[1, 2], "use data_type: x.bin doesn't say what its tokens are: say uint16");

@@ -2,11 +2,10 @@
 //! all formats: none points outside its file.
 
 use crate::error::Error;
+use crate::index::FILES_MAX;
 use crate::source::mapped::Mapped;
 use crate::token_type::TokenType;
 
-/// The most files of a source.
-pub const FILES_MAX: usize = 100_000;
 /// The most pieces that the stream is made of, where rows aren't next to each other.
 pub const PIECES_MAX: usize = 1 << 24;
 
@@ -56,7 +55,7 @@ impl Layout {
 
     /// Adds the tokens in a range of a file to the stream.
     pub(crate) fn add_piece(&mut self, file: usize, offset: usize, bytes: usize) -> Result<(), Error> {
-        let (of, size) = (&self.files[file], self.files[file].bytes().len());
+        let (of, size) = (&self.files[file], self.files[file].len());
         if offset.checked_add(bytes).is_none_or(|end| end > size) {
             let problem = format!("{bytes} bytes of tokens are said to be there, and the file ends at byte {size}");
             return Err(Error::malformed(of.path(), offset, problem));

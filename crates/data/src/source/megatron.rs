@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use crate::error::Error;
+use crate::source::Files;
 use crate::source::layout::{Ends, Layout};
-use crate::source::mapped::Mapped;
 use crate::token_type::TokenType;
 
 /// At the beginning of an index.
@@ -27,29 +27,32 @@ pub(crate) struct Index<'a> {
 }
 
 /// Reads the pair of this `.bin` and the `.idx` beside it.
-pub(crate) fn read(path: &Path, layout: &mut Option<Layout>) -> Result<(), Error> {
+pub(crate) fn read(files: &Files<'_>, path: &Path, layout: &mut Option<Layout>) -> Result<(), Error> {
     let index_path = path.with_extension("idx");
-    let index_file = Mapped::open(&index_path)?;
-    let index = parse(&index_path, index_file.bytes())?;
-    let file = Mapped::open(path)?;
-    if file.bytes().len() as u64 != index.bytes {
-        let problem = format!("its index covers {} bytes, and the file has {}", index.bytes, file.bytes().len());
-        return Err(Error::malformed(path, file.bytes().len(), problem));
+    let index_file = files.open(&index_path)?;
+    let (data_type, lengths, covered) = index_file.read(0..index_file.len(), |bytes| {
+        let index = parse(&index_path, bytes)?;
+        Ok::<_, Error>((index.data_type, index.lengths.as_flattened().to_vec(), index.bytes))
+    })??;
+    let file = files.open(path)?;
+    if file.len() as u64 != covered {
+        let problem = format!("its index covers {covered} bytes, and the file has {}", file.len());
+        return Err(Error::malformed(path, file.len(), problem));
     }
-    let layout = layout.get_or_insert_with(|| Layout::new(index.data_type));
-    if layout.data_type != index.data_type {
+    let layout = layout.get_or_insert_with(|| Layout::new(data_type));
+    if layout.data_type != data_type {
         let problem = format!(
             "{} holds {}, and the files before it {}",
             path.display(),
-            index.data_type.name(),
+            data_type.name(),
             layout.data_type.name()
         );
         return Err(Error::refused("source", problem));
     }
-    let bytes = file.bytes().len();
+    let bytes = file.len();
     let number = layout.add_file(file)?;
     layout.add_piece(number, 0, bytes)?;
-    layout.ends.push(Ends::Lengths(index.lengths.as_flattened().to_vec()));
+    layout.ends.push(Ends::Lengths(lengths));
     Ok(())
 }
 

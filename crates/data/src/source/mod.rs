@@ -5,24 +5,26 @@ mod flat;
 pub(crate) mod layout;
 mod mapped;
 pub(crate) mod megatron;
-pub(crate) mod native;
+mod native;
 mod rows;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::copied::{DAMAGED, Fetched};
+use crate::cache::{Copy, Fetched};
 use crate::error::Error;
+use crate::index::FILES_MAX;
+use crate::index::native::MANIFEST;
+use crate::index::rows::INDEX;
 use crate::sealed::BLOCK_BYTES;
 use crate::token_type::{TokenType, Width};
-use layout::{FILES_MAX, Layout};
+use layout::Layout;
 use mapped::Mapped;
 
-/// Bytes of a file's beginning and of its end that are taken into a source's id.
-const ID_BYTES: usize = 4_096;
 /// The names of flat files, by their ends.
 const FLAT: [&str; 4] = ["bin", "npy", "ds", "tokens"];
 
@@ -53,31 +55,45 @@ pub struct Source {
     cached: Option<Fetched>,
 }
 
+/// Where a source's files are: in a folder, or, by the same names, among the copies of a dataset.
+pub(crate) struct Files<'a>(Option<&'a Fetched>);
+
+impl Files<'_> {
+    /// Opens a file.
+    pub(crate) fn open(&self, path: &Path) -> Result<Mapped, Error> {
+        match self.0.and_then(|fetched| fetched.copy(path)) {
+            Some(copy) => Ok(Mapped::copied(path, copy)),
+            None => Mapped::open(path),
+        }
+    }
+}
+
 impl Source {
     /// Opens a file or a folder. `data_type` is needed for raw tokens only; elsewhere it has to agree.
     ///
     /// # Errors
     /// When there is nothing, or a file isn't what it says.
     pub fn open(path: &Path, data_type: Option<TokenType>) -> Result<Source, Error> {
-        let (format, layout) = if path.is_dir() { open_folder(path, data_type)? } else { open_file(path, data_type)? };
+        Source::open_files(&Files(None), path, data_type)
+    }
+
+    fn open_files(files: &Files<'_>, path: &Path, data_type: Option<TokenType>) -> Result<Source, Error> {
+        let opened = if path.is_dir() { open_folder } else { open_file };
+        let (format, layout) = opened(files, path, data_type)?;
         if let Some(said) = data_type.filter(|said| *said != layout.data_type) {
             let problem = format!("{} holds {}, not {}", path.display(), layout.data_type.name(), said.name());
             return Err(Error::refused("data_type", problem));
         }
-        Ok(Source::assemble(path.to_owned(), format, layout))
+        Source::assemble(path.to_owned(), format, layout)
     }
 
-    /// Opens what is in the cache. Blocks of formats without checksums have those of the bytes that were fetched.
+    /// Opens a dataset of the cache. What isn't there yet is fetched as it is read. Blocks of formats without checksums have
+    /// those of the bytes that were fetched.
     ///
     /// # Errors
     /// As [`Source::open`].
     pub fn open_fetched(fetched: Fetched, data_type: Option<TokenType>) -> Result<Source, Error> {
-        let mut source = Source::open(&fetched.path, data_type)?;
-        if source.layout.sums.is_empty() {
-            let sums = source.layout.files.iter().map(|file| fetched.copy(file.path()).map(|copy| copy.sums.clone()));
-            source.layout.sums = sums.collect::<Option<_>>().expect("the files of a dataset are its copies");
-            source.verified = unverified(&source.layout);
-        }
+        let mut source = Source::open_files(&Files(Some(&fetched)), fetched.path(), data_type)?;
         source.cached = Some(fetched);
         Ok(source)
     }
@@ -91,13 +107,14 @@ impl Source {
         let length = bytes.len();
         let file = layout.add_file(Mapped::own(name, bytes))?;
         layout.add_piece(file, 0, length)?;
-        Ok(Source::assemble(PathBuf::from(name), Format::Memory, layout))
+        Source::assemble(PathBuf::from(name), Format::Memory, layout)
     }
 
-    fn assemble(path: PathBuf, format: Format, layout: Layout) -> Source {
-        let id = id(&layout);
-        let verified = unverified(&layout);
-        Source { path, format, layout, id, verified, cached: None }
+    fn assemble(path: PathBuf, format: Format, layout: Layout) -> Result<Source, Error> {
+        let id = id(&layout)?;
+        let words = |sums: &Vec<u64>| (0..sums.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let verified = layout.sums.iter().map(words).collect();
+        Ok(Source { path, format, layout, id, verified, cached: None })
     }
 
     /// Where it lies.
@@ -159,7 +176,13 @@ impl Source {
     /// Whether its blocks have checksums.
     #[must_use]
     pub fn has_checksums(&self) -> bool {
-        !self.layout.sums.is_empty()
+        !self.layout.sums.is_empty() || self.cached.is_some()
+    }
+
+    /// The dataset of the cache that it is read from, if it is.
+    #[must_use]
+    pub fn cached(&self) -> Option<&Fetched> {
+        self.cached.as_ref()
     }
 
     /// What tells it from other data, wherever it lies: made of the sizes of its files and of their ends' bytes, or of all
@@ -186,23 +209,51 @@ impl Source {
     /// If the range is outside of the stream or `to` has another length.
     pub fn copy(&self, tokens: Range<u64>, width: Width, to: &mut [u8]) -> Result<(), Error> {
         let layout = &self.layout;
-        let (stored, wide) = (layout.data_type.bytes(), layout.data_type.bytes_as(width));
+        let wide = layout.data_type.bytes_as(width) / layout.data_type.bytes();
+        let mut to = to;
+        self.pieces_of(&tokens, &mut |file, range| {
+            let (room, rest) = std::mem::take(&mut to).split_at_mut(range.len() * wide);
+            to = rest;
+            if self.read(file, range, |bytes| layout.data_type.copy(bytes, width, room))? {
+                return Ok(());
+            }
+            Err(Error::TooWide { path: layout.files[file].path().to_owned() })
+        })?;
+        assert!(to.is_empty(), "as much room as tokens");
+        Ok(())
+    }
+
+    /// The files in which tokens of the stream lie, and where in them, in the stream's order.
+    #[inline]
+    fn pieces_of(
+        &self,
+        tokens: &Range<u64>,
+        act: &mut dyn FnMut(usize, Range<usize>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let layout = &self.layout;
+        let stored = layout.data_type.bytes();
         let mut piece = layout.pieces.partition_point(|piece| piece.end <= tokens.start);
-        let (mut at, mut to) = (tokens.start, to);
+        let mut at = tokens.start;
         while at < tokens.end {
             let here = layout.pieces[piece];
             let begin = if piece == 0 { 0 } else { layout.pieces[piece - 1].end };
             let count = sized(here.end.min(tokens.end) - at);
             let offset = here.offset + sized(at - begin) * stored;
-            let bytes = self.bytes(here.file, offset..offset + count * stored)?;
-            let (room, rest) = to.split_at_mut(count * wide);
-            if !layout.data_type.copy(bytes, width, room) {
-                return Err(Error::TooWide { path: layout.files[here.file].path().to_owned() });
-            }
-            (at, to, piece) = (at + count as u64, rest, piece + 1);
+            act(here.file, offset..offset + count * stored)?;
+            (at, piece) = (at + count as u64, piece + 1);
         }
-        assert!(to.is_empty(), "as much room as tokens");
         Ok(())
+    }
+
+    /// The ranges of copies in which tokens of the stream lie.
+    pub(crate) fn ranges_of(&self, tokens: &Range<u64>, add: &mut dyn FnMut(&Arc<Copy>, usize)) {
+        let found = self.pieces_of(tokens, &mut |file, bytes| {
+            if let Some(copy) = self.layout.files[file].copy() {
+                crate::cache::ranges_of(&bytes).for_each(|range| add(copy, range));
+            }
+            Ok(())
+        });
+        found.expect("nothing is read");
     }
 
     /// Refuses the files of these tokens if they were changed since they were opened.
@@ -227,9 +278,9 @@ impl Source {
     pub fn verify(&self, vocabulary: Option<u64>, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
         self.check()?;
         for (file, mapped) in self.layout.files.iter().enumerate() {
-            for start in (0..mapped.bytes().len()).step_by(BLOCK_BYTES) {
-                let end = mapped.bytes().len().min(start + BLOCK_BYTES);
-                self.bytes(file, start..end)?;
+            for start in (0..mapped.len()).step_by(BLOCK_BYTES) {
+                let end = mapped.len().min(start + BLOCK_BYTES);
+                self.read(file, start..end, |_| ())?;
                 progress((end - start) as u64);
             }
         }
@@ -240,13 +291,17 @@ impl Source {
         let (width, mut begin) = (self.layout.data_type.bytes(), 0);
         for piece in &self.layout.pieces {
             let file = &self.layout.files[piece.file];
-            let bytes = &file.bytes()[piece.offset..piece.offset + sized(piece.end - begin) * width];
-            for (number, token) in bytes.chunks_exact(width).enumerate() {
-                if self.layout.data_type.read(token).is_none_or(|token| token >= vocabulary) {
+            let end = piece.offset + sized(piece.end - begin) * width;
+            for start in (piece.offset..end).step_by(BLOCK_BYTES) {
+                let is_outside =
+                    |token: &[u8]| self.layout.data_type.read(token).is_none_or(|token| token >= vocabulary);
+                let bytes = start..end.min(start + BLOCK_BYTES);
+                let found = self.read(piece.file, bytes, |bytes| bytes.chunks_exact(width).position(is_outside))?;
+                if let Some(number) = found {
                     let problem = format!(
                         "a token that isn't in a vocabulary of {vocabulary}: another tokenizer's, or another type"
                     );
-                    return Err(Error::malformed(file.path(), piece.offset + number * width, problem));
+                    return Err(Error::malformed(file.path(), start + number * width, problem));
                 }
             }
             begin = piece.end;
@@ -254,9 +309,9 @@ impl Source {
         Ok(())
     }
 
-    /// Bytes of a file, with their blocks verified if they have checksums.
+    /// What `act` makes of bytes of a file, with their blocks verified if they have checksums.
     #[inline]
-    fn bytes(&self, file: usize, range: Range<usize>) -> Result<&[u8], Error> {
+    fn read<R>(&self, file: usize, range: Range<usize>, act: impl FnMut(&[u8]) -> R) -> Result<R, Error> {
         if let Some(verified) = self.verified.get(file) {
             for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
                 let (word, bit) = (&verified[block / 64], 1 << (block % 64));
@@ -267,24 +322,20 @@ impl Source {
                 }
             }
         }
-        Ok(&self.layout.files[file].bytes()[range])
+        self.layout.files[file].read(range, act)
     }
 
     #[cold]
     fn verify_block(&self, file: usize, block: usize) -> Result<(), Error> {
         let mapped = &self.layout.files[file];
         let start = block * BLOCK_BYTES;
-        let bytes = &mapped.bytes()[start..mapped.bytes().len().min(start + BLOCK_BYTES)];
-        if xxh3_64(bytes) == self.layout.sums[file][block] {
+        let end = mapped.len().min(start + BLOCK_BYTES);
+        if mapped.read(start..end, xxh3_64)? == self.layout.sums[file][block] {
             return Ok(());
-        }
-        if let Some(copy) = self.cached.as_ref().and_then(|fetched| fetched.copy(mapped.path())) {
-            copy.quarantine();
-            return Err(Error::malformed(mapped.path(), start, DAMAGED));
         }
         let problem = format!(
             "the block of {} bytes has another checksum than its manifest says: copy the file again",
-            bytes.len()
+            end - start
         );
         Err(Error::malformed(mapped.path(), start, problem))
     }
@@ -300,42 +351,37 @@ impl std::fmt::Debug for Source {
     }
 }
 
-/// No block is known to be right.
-fn unverified(layout: &Layout) -> Vec<Vec<AtomicU64>> {
-    let words = |sums: &Vec<u64>| (0..sums.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-    layout.sums.iter().map(words).collect()
-}
-
 fn sized(tokens: u64) -> usize {
     usize::try_from(tokens).expect("what is mapped can be counted")
 }
 
-fn id(layout: &Layout) -> [u8; 16] {
+fn id(layout: &Layout) -> Result<[u8; 16], Error> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"gangline data 1");
     hasher.update(layout.data_type.name().as_bytes());
     hasher.update(&layout.tokens().to_le_bytes());
     for (number, file) in layout.files.iter().enumerate() {
-        let bytes = file.bytes();
-        hasher.update(&(bytes.len() as u64).to_le_bytes());
+        hasher.update(&(file.len() as u64).to_le_bytes());
         if let Some(sums) = layout.sums.get(number) {
             sums.iter().for_each(|sum| {
                 hasher.update(&sum.to_le_bytes());
             });
             continue;
         }
-        hasher.update(&bytes[..bytes.len().min(ID_BYTES)]);
-        hasher.update(&bytes[bytes.len().saturating_sub(ID_BYTES)..]);
+        hasher.update(&file.head()?);
+        hasher.update(&file.tail()?);
     }
-    *hasher.finalize().as_bytes().first_chunk().expect("a hash has 32 bytes")
+    Ok(*hasher.finalize().as_bytes().first_chunk().expect("a hash has 32 bytes"))
 }
 
-fn open_folder(folder: &Path, data_type: Option<TokenType>) -> Result<(Format, Layout), Error> {
-    if folder.join(native::MANIFEST).is_file() {
-        return Ok((Format::Gangline, native::read(folder)?));
+type Opened = Result<(Format, Layout), Error>;
+
+fn open_folder(files: &Files<'_>, folder: &Path, data_type: Option<TokenType>) -> Opened {
+    if folder.join(MANIFEST).is_file() {
+        return Ok((Format::Gangline, native::read(files, folder)?));
     }
-    if folder.join("index.json").is_file() {
-        return Ok((Format::Rows, rows::read(folder)?));
+    if folder.join(INDEX).is_file() {
+        return Ok((Format::Rows, rows::read(files, folder)?));
     }
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(Error::io("list", folder))? {
@@ -350,41 +396,47 @@ fn open_folder(folder: &Path, data_type: Option<TokenType>) -> Result<(Format, L
     paths.sort();
     let (mut layout, mut format) = (None, Format::Flat);
     for path in &paths {
-        format = add_file(path, data_type, &mut layout)?;
+        format = add_file(files, path, data_type, &mut layout)?;
     }
     let problem = || format!("no manifest.json, no index.json, and no file whose name ends with .{}", FLAT.join(", ."));
     let layout = layout.ok_or_else(|| Error::NotFound { path: folder.to_owned(), problem: problem() })?;
     Ok((format, layout))
 }
 
-fn open_file(path: &Path, data_type: Option<TokenType>) -> Result<(Format, Layout), Error> {
+fn open_file(files: &Files<'_>, path: &Path, data_type: Option<TokenType>) -> Opened {
     let mut layout = None;
     // Megatron's own tools take the pair's name without its end.
     let bin = path.with_added_extension("bin");
     let is_pair = !path.exists() && bin.is_file();
     let format = if path.extension().is_some_and(|end| end == "idx") {
-        add_file(&path.with_extension("bin"), data_type, &mut layout)?
+        add_file(files, &path.with_extension("bin"), data_type, &mut layout)?
     } else {
-        add_file(if is_pair { &bin } else { path }, data_type, &mut layout)?
+        add_file(files, if is_pair { &bin } else { path }, data_type, &mut layout)?
     };
     let layout = layout.expect("a file that was read is in the layout");
     Ok((format, layout))
 }
 
-fn add_file(path: &Path, data_type: Option<TokenType>, layout: &mut Option<Layout>) -> Result<Format, Error> {
+fn add_file(
+    files: &Files<'_>,
+    path: &Path,
+    data_type: Option<TokenType>,
+    layout: &mut Option<Layout>,
+) -> Result<Format, Error> {
     let is_pair = path.extension().is_some_and(|end| end == "bin") && path.with_extension("idx").is_file();
     if is_pair {
-        megatron::read(path, layout)?;
+        megatron::read(files, path, layout)?;
         return Ok(Format::Megatron);
     }
-    flat::read(path, data_type, layout)?;
+    flat::read(files, path, data_type, layout)?;
     Ok(Format::Flat)
 }
 
 /// What the fuzzer runs: the readers of indexes and headers.
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz {
-    use super::{Path, flat, megatron, native, rows};
+    use super::{Path, flat, megatron};
+    use crate::index::{native, rows};
 
     pub(crate) fn indexes(bytes: &[u8]) {
         let path = Path::new("fuzzed");
@@ -392,7 +444,7 @@ pub(crate) mod fuzz {
             let tokens: u64 = index.lengths.iter().map(|length| u64::from(u32::from_le_bytes(*length))).sum();
             assert_eq!(tokens * index.data_type.bytes() as u64, index.bytes, "sequences cover the tokens");
         }
-        if let Ok(flat) = flat::describe(path, bytes, None) {
+        if let Ok(flat) = flat::describe(path, bytes, bytes.len(), None) {
             assert!(flat.offset + flat.bytes == bytes.len(), "tokens lie in their file");
         }
         if let Ok(manifest) = native::parse(path, bytes) {

@@ -1,100 +1,65 @@
 //! Folders of shards with an `index.json`: uncompressed MosaicML Streaming shards (MDS, version 2) and LitData's chunks of
 //! tokens. The stream is their rows, one after the other.
 
-use std::path::{Component, Path};
-
-use serde::Deserialize;
+use std::path::Path;
 
 use crate::error::Error;
+use crate::index::INDEX_BYTES_MAX;
+use crate::index::rows::{Chunk, Config, INDEX, Index, Shard, is_plain, parse};
+use crate::source::Files;
 use crate::source::layout::Layout;
 use crate::source::mapped::Mapped;
 use crate::token_type::TokenType;
 
-/// The largest index that is read.
-pub(crate) const INDEX_BYTES_MAX: u64 = 256 << 20;
 /// The columns that hold tokens, where there are several.
 const COLUMNS: [&str; 3] = ["tokens", "input_ids", "text"];
 
-/// What both formats' indexes may have; MDS has shards and LitData chunks.
-#[derive(Deserialize)]
-struct Index {
-    version: Option<u32>,
-    shards: Option<Vec<Shard>>,
-    chunks: Option<Vec<Chunk>>,
-    config: Option<Config>,
-}
-
-/// A shard of MDS.
-#[derive(Deserialize)]
-struct Shard {
-    format: String,
-    column_names: Vec<String>,
-    column_encodings: Vec<String>,
-    compression: Option<String>,
-    raw_data: Raw,
-    samples: u32,
-}
-
-#[derive(Deserialize)]
-struct Raw {
-    basename: String,
-    bytes: u64,
-}
-
-/// A chunk of LitData.
-#[derive(Deserialize)]
-struct Chunk {
-    filename: String,
-    chunk_bytes: u64,
-    chunk_size: u32,
-    dim: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct Config {
-    compression: Option<String>,
-    encryption: Option<serde_json::Value>,
-    data_format: Option<Vec<String>>,
-}
-
 /// Reads a folder by its `index.json`.
-pub(crate) fn read(folder: &Path) -> Result<Layout, Error> {
-    let path = folder.join("index.json");
+pub(crate) fn read(files: &Files<'_>, folder: &Path) -> Result<Layout, Error> {
+    let path = folder.join(INDEX);
     let size = std::fs::metadata(&path).map_err(Error::io("open", &path))?.len();
     if size > INDEX_BYTES_MAX {
         return Err(Error::malformed(&path, 0, format!("it has {size} bytes, more than {INDEX_BYTES_MAX}")));
     }
     let text = std::fs::read(&path).map_err(Error::io("read", &path))?;
+    let place = Place { files, folder, index: &path };
     match parse(&path, &text)? {
-        Index { shards: Some(shards), version, .. } => mds(folder, &path, &shards, version),
-        Index { chunks: Some(chunks), config: Some(config), .. } => litdata(folder, &path, &chunks, &config),
+        Index { shards: Some(shards), version, .. } => mds(&place, &shards, version),
+        Index { chunks: Some(chunks), config: Some(config), .. } => litdata(&place, &chunks, &config),
         _ => Err(Error::malformed(&path, 0, "it has neither shards (MDS) nor chunks with a config (LitData)")),
     }
 }
 
-/// Accepts or refuses an index, for the fuzzer.
-#[cfg(feature = "fuzz")]
-pub(crate) fn fuzz_index(text: &[u8]) {
-    let _ = parse(Path::new("index.json"), text);
+/// A folder with its index.
+struct Place<'a> {
+    files: &'a Files<'a>,
+    folder: &'a Path,
+    index: &'a Path,
 }
 
-fn parse(path: &Path, text: &[u8]) -> Result<Index, Error> {
-    serde_json::from_slice(text)
-        .map_err(|error| Error::malformed(path, 0, format!("no index of MDS or LitData: {error}")))
-}
-
-/// Maps a file of the folder that has as many bytes as the index says.
-fn open(folder: &Path, index: &Path, name: &str, bytes: u64) -> Result<Mapped, Error> {
-    let file = Mapped::open(&plain(folder, index, name)?)?;
-    let found = file.bytes().len();
-    if found as u64 == bytes {
-        return Ok(file);
+impl Place<'_> {
+    /// Opens a file of the folder; nothing outside of it.
+    fn open(&self, name: &str) -> Result<Mapped, Error> {
+        if is_plain(name) {
+            return self.files.open(&self.folder.join(name));
+        }
+        Err(Error::malformed(self.index, 0, format!("{name:?} is no name of a file in this folder")))
     }
-    let problem = format!("index.json says it has {bytes} bytes, and it has {found}: copy it again");
-    Err(Error::malformed(file.path(), found, problem))
+
+    /// Opens a file that has as many bytes as the index says.
+    fn open_sized(&self, name: &str, bytes: u64) -> Result<Mapped, Error> {
+        let file = self.open(name)?;
+        let found = file.len();
+        if found as u64 == bytes {
+            return Ok(file);
+        }
+        let problem = format!("index.json says it has {bytes} bytes, and it has {found}: copy it again");
+        Err(Error::malformed(file.path(), found, problem))
+    }
 }
 
-fn mds(folder: &Path, index: &Path, shards: &[Shard], version: Option<u32>) -> Result<Layout, Error> {
+fn mds(place: &Place<'_>, shards: &[Shard], version: Option<u32>) -> Result<Layout, Error> {
+    let index = place.index;
     if version != Some(2) {
         return Err(Error::malformed(index, 0, format!("version {version:?} of MDS is unknown; there is 2")));
     }
@@ -113,11 +78,12 @@ fn mds(folder: &Path, index: &Path, shards: &[Shard], version: Option<u32>) -> R
         if layout.data_type != column.data_type {
             return Err(Error::malformed(index, 0, format!("shard {name} has tokens of another type")));
         }
-        let file = open(folder, index, name, shard.raw_data.bytes)?;
+        let file = place.open_sized(name, shard.raw_data.bytes)?;
         let number = layout.add_file(file)?;
         column.add_rows(layout, number, shard.samples)?;
     }
-    layout.ok_or_else(|| Error::NotFound { path: folder.to_owned(), problem: "its index has no shards".to_owned() })
+    layout
+        .ok_or_else(|| Error::NotFound { path: place.folder.to_owned(), problem: "its index has no shards".to_owned() })
 }
 
 /// Where a row of MDS has its tokens.
@@ -157,9 +123,12 @@ impl Columns {
     fn add_rows(&self, layout: &mut Layout, file: usize, rows: u32) -> Result<(), Error> {
         let number = |layout: &Layout, at: usize| -> Result<usize, Error> {
             let of = &layout.files[file];
-            let bytes = of.bytes().get(at..).and_then(|rest| rest.first_chunk::<4>());
-            let bytes = bytes.ok_or_else(|| Error::malformed(of.path(), at, "the shard is cut off"))?;
-            Ok(usize::try_from(u32::from_le_bytes(*bytes)).expect("32 bits fit"))
+            if at.checked_add(4).is_none_or(|end| end > of.len()) {
+                return Err(Error::malformed(of.path(), at, "the shard is cut off"));
+            }
+            let number =
+                of.read(at..at + 4, |bytes| bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)))?;
+            Ok(usize::try_from(number).expect("32 bits fit"))
         };
         let count = number(layout, 0)?;
         if u32::try_from(count) != Ok(rows) {
@@ -210,8 +179,8 @@ fn size_of(encoding: &str) -> Option<usize> {
     }
 }
 
-fn litdata(folder: &Path, index: &Path, chunks: &[Chunk], config: &Config) -> Result<Layout, Error> {
-    let bad = |problem: String| Err(Error::malformed(index, 0, problem));
+fn litdata(place: &Place<'_>, chunks: &[Chunk], config: &Config) -> Result<Layout, Error> {
+    let bad = |problem: String| Err(Error::malformed(place.index, 0, problem));
     if config.compression.is_some() || config.encryption.as_ref().is_some_and(|how| !how.is_null()) {
         return bad("its chunks are compressed or encrypted: only plain ones are read as they lie".to_owned());
     }
@@ -230,9 +199,9 @@ fn litdata(folder: &Path, index: &Path, chunks: &[Chunk], config: &Config) -> Re
         };
         // A chunk begins with the count of its items and their offsets.
         let head = (u64::from(chunk.chunk_size) + 2) * 4;
-        let file = Mapped::open(&plain(folder, index, &chunk.filename)?)?;
+        let file = place.open(&chunk.filename)?;
         let bytes = tokens.checked_mul(data_type.bytes() as u64);
-        let found = file.bytes().len() as u64;
+        let found = file.len() as u64;
         if bytes.and_then(|bytes| bytes.checked_add(head)) != Some(found) {
             let said = chunk.chunk_bytes;
             let problem = format!(
@@ -245,15 +214,6 @@ fn litdata(folder: &Path, index: &Path, chunks: &[Chunk], config: &Config) -> Re
         layout.add_piece(number, sized(head), sized(found - head))?;
     }
     Ok(layout)
-}
-
-/// The path of a file in the folder; nothing outside of it.
-fn plain(folder: &Path, index: &Path, name: &str) -> Result<std::path::PathBuf, Error> {
-    let is_plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
-    if is_plain && !name.is_empty() {
-        return Ok(folder.join(name));
-    }
-    Err(Error::malformed(index, 0, format!("{name:?} is no name of a file in this folder")))
 }
 
 /// LitData numbers torch's types and numpy's (litdata/constants.py).

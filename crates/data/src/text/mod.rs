@@ -7,7 +7,7 @@ use std::io::{BufRead as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use crate::source::layout::FILES_MAX;
+use crate::index::FILES_MAX;
 use compressed::{Compression, Opened};
 
 /// The longest document, uncompressed: a line of jsonl, or a plain text.

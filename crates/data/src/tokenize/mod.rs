@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::convert::{Writer, Written};
 use crate::cursor::THREADS_MAX;
 use crate::error::Error;
-use crate::source::native::Described;
+use crate::index::native::Described;
 use crate::text::{Documents, TextFile};
 use crate::token_type::TokenType;
 use record::{Place, Record};

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::convert::{parent, sync_folder, write_synced};
 use crate::error::Error;
+use crate::index::native::Described;
 use crate::sealed;
-use crate::source::native::Described;
 use crate::text::TextFile;
 use crate::token_type::TokenType;
 use crate::tokenize::Options;

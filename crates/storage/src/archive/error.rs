@@ -131,6 +131,7 @@ impl From<gangline_objects::Error> for Error {
         match error {
             E::Address { url, why } => Error::Address { url, why },
             E::Missing { key } => Error::corrupt(key, Flaw::Missing),
+            E::Changed { key } => Error::Remote { act: "read", key, tries: 1, source: "it was changed".into() },
             E::Length { key, expected, found } => Error::corrupt(key, Flaw::Length { expected, found }),
             E::Failed { act, key, tries, source } => Error::Remote { act, key, tries, source },
         }
