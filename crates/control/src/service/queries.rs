@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gangline_api::{self as api, Time};
-use gangline_base::{JobId, JobSpec, NodeId, SweepSpec, Timestamp};
-use gangline_orchestration::{Blocker, DryRun, Explanation, Job, Share};
+use gangline_base::{GpuSeconds, JobId, JobSpec, NodeId, QueueName, SweepSpec, Timestamp};
+use gangline_orchestration::{Blocker, DryRun, Explanation, HourQuota, Job, Share};
 
 use super::Error;
 use super::actor::Actor;
@@ -135,6 +135,16 @@ fn explanation_to_api(explanation: &Explanation) -> api::Explanation {
     }
 }
 
+fn hours_spent(queue: &QueueName, used: GpuSeconds, quota: HourQuota, until: Timestamp) -> api::Blocker {
+    api::Blocker::GpuHours {
+        queue: queue.to_string(),
+        gpu_seconds_used: whole_seconds(used),
+        gpu_seconds_limit: whole_seconds(quota.limit),
+        per: quota.per.name().to_owned(),
+        until: Time(until),
+    }
+}
+
 fn blocker_to_api(blocker: &Blocker) -> api::Blocker {
     let names = |names: &[gangline_base::NodeName]| names.iter().map(ToString::to_string).collect();
     match blocker {
@@ -165,13 +175,7 @@ fn blocker_to_api(blocker: &Blocker) -> api::Blocker {
             accelerators_held: *held,
             limit: *limit,
         },
-        Blocker::GpuHours { queue, used, quota, until } => api::Blocker::GpuHours {
-            queue: queue.to_string(),
-            gpu_seconds_used: whole_seconds(*used),
-            gpu_seconds_limit: whole_seconds(quota.limit),
-            per: quota.per.name().to_owned(),
-            until: Time(*until),
-        },
+        Blocker::GpuHours { queue, used, quota, until } => hours_spent(queue, *used, *quota, *until),
         Blocker::Reserved { reservation, from, until, .. } => {
             api::Blocker::Reserved { reservation: reservation.clone(), from: Time(*from), until: Time(*until) }
         }
