@@ -167,7 +167,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let mut sharing = config.sharing.clone();
     agree_on_prices(&mut nodes, &mut sharing.prices);
     let journal_folder = journal_folder(&folder, &config, args)?;
-    let (metrics, code) = (config.retention.metrics, CodeStore::new(&folder, config.snapshot_max));
+    let code = CodeStore::new(&folder, config.snapshot_max);
     let names: Vec<String> = nodes.iter().map(|node| node.name.to_string()).collect();
     let options = Options {
         folder: folder.clone(),
