@@ -167,7 +167,6 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let mut sharing = config.sharing.clone();
     agree_on_prices(&mut nodes, &mut sharing.prices);
     let journal_folder = journal_folder(&folder, &config, args)?;
-    let code = CodeStore::new(&folder, config.snapshot_max);
     let names: Vec<String> = nodes.iter().map(|node| node.name.to_string()).collect();
     let options = Options {
         folder: folder.clone(),
@@ -197,7 +196,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let url = listening.url(port);
     let certificates = listening.tls.as_ref().map(|tls| tls.certificates());
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
-    let visits = Visits::default();
+    let (visits, code) = (Visits::default(), CodeStore::new(&folder, config.snapshot_max));
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let (series, series_handle) = start_series(&folder, &config.retention.metrics);
     let read = reload::reader(folder.clone(), args.config.clone(), config);

@@ -1,6 +1,6 @@
 //! Copies of jobs' code, as it was when they were submitted: a later edit doesn't reach a job that waits.
 //!
-//! A copy is a list of files ([`tree`]), named by its checksum, and the files' contents, named by theirs: what two
+//! A copy is a list of files (`tree`), named by its checksum, and the files' contents, named by theirs: what two
 //! copies have in common is kept once. Each job unpacks its copy into a folder of its own, which its attempts share,
 //! so that what a job writes beside its code stays and reaches no other job. Copies that no job needs any more are
 //! removed. Everything has a limit.
