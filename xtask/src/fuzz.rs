@@ -66,13 +66,16 @@ const CORPUS_INPUTS_MAX: usize = 2_000;
 /// The most bytes shown of what a fuzzer that failed said last.
 const SHOWN_BYTES_MAX: usize = 8 << 10;
 
+/// How many seconds each target runs, unless told otherwise.
+const SECONDS: u32 = 60;
+
 /// What is fuzzed, and how.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Only these; all without a name.
     targets: Vec<String>,
     /// How long each runs. All run side by side.
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = SECONDS)]
     seconds: u32,
     /// The profile that they are compiled in.
     #[arg(long, default_value = command::PROFILE)]
@@ -84,7 +87,7 @@ pub(crate) struct Options {
 /// # Errors
 /// When it doesn't build or can't be started.
 pub(crate) fn in_ci() -> anyhow::Result<bool> {
-    fuzz(&Options { targets: Vec::new(), seconds: 60, profile: command::PROFILE.to_owned() })
+    fuzz(&Options { targets: Vec::new(), seconds: SECONDS, profile: command::PROFILE.to_owned() })
 }
 
 /// Stands in for rustc if cargo called this program for that; returns only if not, or if it can't.

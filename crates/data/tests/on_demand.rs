@@ -226,8 +226,8 @@ fn a_set_larger_than_the_cache_stays_within_the_limit_and_what_is_used_last_make
     let (best, recent) = (fetched(&batches, room, latest), fetched(&batches, room, |_, _| 0));
     let ends = 4;
     let asked = server.gets.load(Ordering::SeqCst) - ends;
-    // How much is fetched twice depends on how far fetching ahead has come when room is made: 22 to 28 times of 20 were
-    // seen. What was used longest ago would always be the worse choice.
+    // How many ranges are fetched twice depends on how far the prefetch has come when a range is evicted: 22 to 28 fetches
+    // were seen where 20 are needed. Evicting the least recently used range needs 36.
     assert!((best..recent).contains(&asked), "{asked} GETs; {best} are needed, {recent} by what was used longest ago");
 }
 

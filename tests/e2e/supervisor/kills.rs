@@ -93,7 +93,7 @@ fn a_killed_rank_is_reported_within_200_ms() {
 }
 
 #[test]
-fn a_killed_keeper_takes_its_rank_and_its_runaways_with_it() {
+fn a_killed_shim_takes_its_rank_and_its_runaways_with_it() {
     let attempt = Attempt::of(WITH_RUNAWAY).launch();
     let (main, runaway) = (attempt.wait_for_pid("main"), attempt.wait_for_pid("runaway"));
     kill(parent_of(main));
@@ -111,7 +111,7 @@ time.sleep(1000)\"";
 
 /// Proves A-5 where the end takes long: the devices are free only once the process that had them is gone.
 #[test]
-fn an_attempt_whose_keeper_was_killed_ends_when_its_rank_is_gone() {
+fn an_attempt_whose_shim_was_killed_ends_when_its_rank_is_gone() {
     let attempt = Attempt::of(LARGE).launch();
     let main = attempt.wait_for_pid("main");
     kill(parent_of(main));
@@ -122,7 +122,7 @@ fn an_attempt_whose_keeper_was_killed_ends_when_its_rank_is_gone() {
 
 /// Proves A-5 where nobody is left to wait for the rank: one that is going has no environment any more.
 #[test]
-fn a_rank_that_is_going_is_found_though_supervisor_and_keeper_are_dead() {
+fn a_rank_that_is_going_is_found_though_supervisor_and_shim_are_dead() {
     let attempt = Attempt::of(LARGE).launch();
     let main = attempt.wait_for_pid("main");
     kill(attempt.supervisor());

@@ -1,4 +1,4 @@
-//! A supervisor, its keepers and its ranks, under a control plane that does what the test says.
+//! A supervisor, its shims and its ranks, under a control plane that does what the test says.
 
 mod contact;
 mod ends;

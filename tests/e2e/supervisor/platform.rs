@@ -86,7 +86,7 @@ fn no_want_is_the_jobs_fault<T>(limits: Range<u32>, program: impl Fn(u32, &Path)
     true
 }
 
-/// Proves A-13 where file descriptors run out, be it at the start of the supervisor, of a keeper or of a rank: it is no fault of the job.
+/// Proves A-13 where file descriptors run out, be it at the start of the supervisor, of a shim or of a rank: it is no fault of the job.
 #[test]
 fn want_of_file_descriptors_is_never_the_jobs_fault() {
     let program = |files, folder: &Path| Some((program_that(folder, &format!("ulimit -n {files}")), ()));

@@ -48,15 +48,16 @@ impl Steps {
         eprintln!("\n== {name}");
         let (started, then) = (Instant::now(), Reading::now());
         let result = step();
-        let has_passed = self.add(name, started.elapsed(), result);
-        if let Some(last) = self.done.last_mut() {
-            last.busy = Reading::now().zip(then).and_then(|(now, then)| now.busy_since(then));
-        }
-        has_passed
+        let busy = Reading::now().zip(then).and_then(|(now, then)| now.busy_since(then));
+        self.end(name, started.elapsed(), busy, result)
     }
 
     /// Remembers how a step went that ran elsewhere; true if it passed.
     pub(super) fn add(&mut self, name: &'static str, took: Duration, result: anyhow::Result<bool>) -> bool {
+        self.end(name, took, None, result)
+    }
+
+    fn end(&mut self, name: &'static str, took: Duration, busy: Option<f64>, result: anyhow::Result<bool>) -> bool {
         let outcome = match result {
             Ok(true) => Outcome::Passed,
             Ok(false) => Outcome::Failed,
@@ -67,7 +68,7 @@ impl Steps {
         };
         eprintln!("== {name}: {outcome} in {:.1} s", took.as_secs_f64());
         let is_passed = outcome == Outcome::Passed;
-        self.done.push(Step { name, took, busy: None, outcome });
+        self.done.push(Step { name, took, busy, outcome });
         is_passed
     }
 

@@ -133,7 +133,7 @@ mod tests {
             "use gangline_execution::{protocol::Report, supervisor::Supervisor};",
             "use gangline_execution::*;",
             "use gangline_execution as e;",
-            "fn f() { m!(gangline_execution::keeper::run()) }",
+            "fn f() { m!(gangline_execution::shim::run()) }",
         ] {
             assert_eq!(rules(path, text), [("execution-border", 1)], "{text}");
             assert_eq!(rules("crates/control/src/x.rs", text), [("execution-border", 1)], "{text}");

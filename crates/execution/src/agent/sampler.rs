@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gangline_telemetry::collectors::gpu::{Amd, Exporter, NvmlSource};
-use gangline_telemetry::collectors::{Guarded, Host, OwnCost, Rates, Reading, SourceError, Trouble};
+use gangline_telemetry::collectors::{Host, OwnCost, Rates, Reading, SourceError, Trouble, WithDeadline};
 
 /// How long a source may take. The sources are read one after the other.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -22,7 +22,7 @@ pub(super) struct Sampler {
 
 #[derive(Debug)]
 struct Reader {
-    source: Guarded,
+    source: WithDeadline,
     /// It isn't here, or its last error was told.
     quiet_until: Option<Instant>,
     is_failing: bool,
@@ -33,13 +33,13 @@ impl Sampler {
     /// Starts the sources: the host, this program itself, and GPUs by `exporter` or by their drivers.
     pub(super) fn start(exporter: Option<&str>) -> io::Result<Sampler> {
         let mut sources = vec![
-            Guarded::start("host", DEADLINE, Host::this_machine)?,
-            Guarded::start("agent", DEADLINE, OwnCost::default)?,
-            Guarded::start("AMD", DEADLINE, || Amd::below(Path::new("/sys")))?,
+            WithDeadline::start("host", DEADLINE, Host::this_machine)?,
+            WithDeadline::start("agent", DEADLINE, OwnCost::default)?,
+            WithDeadline::start("AMD", DEADLINE, || Amd::below(Path::new("/sys")))?,
         ];
         sources.push(match exporter.map(str::to_owned) {
-            Some(url) => Guarded::start("DCGM", DEADLINE, move || Exporter::at(&url, DEADLINE))?,
-            None => Guarded::start("NVML", DEADLINE, || NvmlSource::new(None))?,
+            Some(url) => WithDeadline::start("DCGM", DEADLINE, move || Exporter::at(&url, DEADLINE))?,
+            None => WithDeadline::start("NVML", DEADLINE, || NvmlSource::new(None))?,
         });
         let reader = |source| Reader { source, quiet_until: None, is_failing: false, is_hung: false };
         let sources = sources.into_iter().map(reader).collect();

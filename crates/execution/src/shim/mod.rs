@@ -35,7 +35,8 @@ pub use command::{ExecError, exec_rank};
 use group::Group;
 use output::Output;
 
-/// Extension of the files in the attempt's folder that identify a rank's shim.
+/// Extension of the files in the attempt's folder that identify a rank's shim: the shim's name in earlier releases, which
+/// running attempts still use.
 pub(crate) const SHIM_EXTENSION: &str = "keeper";
 
 /// Returns the file name of a rank's exit record in the attempt's folder.

@@ -66,7 +66,7 @@ struct Shared {
 
 /// Keeps alerts and silences in a file.
 #[derive(Debug, Default)]
-struct Keeper {
+struct StateFile {
     file: Option<PathBuf>,
     /// What the file has.
     saved: String,
@@ -85,7 +85,7 @@ pub struct Service {
 pub struct Handle {
     shared: Arc<Mutex<Shared>>,
     /// Locked before `shared`, never after it.
-    keeper: Arc<Mutex<Keeper>>,
+    state_file: Arc<Mutex<StateFile>>,
 }
 
 impl Service {
@@ -99,8 +99,8 @@ impl Service {
         let engine = restored(&file, rules, (options.clock)());
         let deliveries = Deliveries::start(receivers, options.mail.as_ref(), options.clock)?;
         let shared = Shared { engine, every, deliveries: Some(deliveries), ..Shared::default() };
-        let keeper = Keeper { file: Some(file), saved: String::new() };
-        let handle = Handle { shared: Arc::new(Mutex::new(shared)), keeper: Arc::new(Mutex::new(keeper)) };
+        let state_file = StateFile { file: Some(file), saved: String::new() };
+        let handle = Handle { shared: Arc::new(Mutex::new(shared)), state_file: Arc::new(Mutex::new(state_file)) };
         let watch = Watch { sources: Sources::of(options)?, handle: handle.clone(), every, repeat };
         let (stop, stopped) = channel();
         let thread = Builder::new().name("alerts".to_owned()).spawn(move || watch.run(&stopped))?;
@@ -132,13 +132,13 @@ impl Handle {
 
     /// Writes alerts and silences down if they changed. Others may look at them meanwhile.
     fn save(&self) -> io::Result<()> {
-        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state_file = self.state_file.lock().unwrap_or_else(PoisonError::into_inner);
         let text = self.shared().engine.save();
-        keeper.write(text)
+        state_file.write(text)
     }
 }
 
-impl Keeper {
+impl StateFile {
     fn write(&mut self, text: String) -> io::Result<()> {
         let Some(path) = self.file.as_deref().filter(|_| text != self.saved) else { return Ok(()) };
         let begun = path.with_extension("json.new");

@@ -32,7 +32,7 @@ impl Logging {
         file.write_all(text.as_bytes()).expect("there is room");
     }
 
-    /// Writes a line as the keeper would, each with a time of its own, and returns it.
+    /// Writes a line as the shim would, each with a time of its own, and returns it.
     fn line(&mut self) -> String {
         self.lines += 1;
         let line = format!("2026-11-21T09:30:00.{:06}Z O line\n", self.lines);

@@ -112,7 +112,7 @@ fn a_crash_between_any_two_steps_loses_no_record() {
         commit(&mut journal, &[&number.to_string()]).expect("there is room");
     }
     journal.write_snapshot(b"state").expect("there is room");
-    let keeper = Archive::of(&original.path().join("journal.sqlite"));
+    let kept = Archive::of(&original.path().join("journal.sqlite"));
     let records = journal.reader().history(Sequence::ZERO, 1_000).expect("it is whole");
     let before = super::super::record::Head::empty();
     let check = |step: &str| {
@@ -127,16 +127,16 @@ fn a_crash_between_any_two_steps_loses_no_record() {
         assert_eq!(names.len(), 1, "after {step} nothing else is left");
     };
     check("nothing");
-    let range = keeper.write_aside(before, &records).expect("there is room");
+    let range = kept.write_aside(before, &records).expect("there is room");
     check("the segment was written aside");
     let aside = original.path().join("history").join(range.name()).with_extension("writing");
     let whole = fs::read(&aside).expect("it is there");
     fs::write(&aside, &whole[..whole.len() / 2]).expect("it is ours");
     check("half of it was written");
     fs::write(&aside, &whole).expect("it is ours");
-    keeper.publish(range).expect("there is room");
+    kept.publish(range).expect("there is room");
     check("it was renamed");
-    let last = keeper.verified(range, before).expect("it is whole");
+    let last = kept.verified(range, before).expect("it is whole");
     assert_eq!(last.sequence, Sequence(1_000));
     assert!(order(&mut journal).is_some());
     check("it was verified");
@@ -154,9 +154,9 @@ fn a_segment_that_a_crash_left_damaged_is_written_again() {
     let (mut journal, _) = open(folder.path()).expect("a new journal opens");
     (1..=20).for_each(|number: u64| drop(commit(&mut journal, &[&number.to_string()])));
     journal.write_snapshot(b"state").expect("there is room");
-    let keeper = Archive::of(&folder.path().join("journal.sqlite"));
+    let kept = Archive::of(&folder.path().join("journal.sqlite"));
     let records = journal.reader().history(Sequence::ZERO, 15).expect("it is whole");
-    keeper.put(super::super::record::Head::empty(), &records).expect("there is room");
+    kept.put(super::super::record::Head::empty(), &records).expect("there is room");
     damage(folder.path(), "history/000000000001-000000000015.segment");
     archive(&mut journal);
     assert_eq!(in_database(&journal), [0; 0]);

@@ -21,7 +21,7 @@ pub enum Trouble {
 /// A source with a deadline. A read that hangs is given up and not begun again before it has returned, so that at most
 /// one thread hangs for each source.
 #[derive(Debug)]
-pub struct Guarded {
+pub struct WithDeadline {
     name: &'static str,
     deadline: Duration,
     requests: SyncSender<()>,
@@ -29,7 +29,7 @@ pub struct Guarded {
     hung_since: Option<Instant>,
 }
 
-impl Guarded {
+impl WithDeadline {
     /// Starts the thread, which makes the source by `make`.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Guarded {
         name: &'static str,
         deadline: Duration,
         make: impl FnOnce() -> S + Send + 'static,
-    ) -> io::Result<Guarded> {
+    ) -> io::Result<WithDeadline> {
         let (requests, asked) = sync_channel(1);
         let (answer, answers) = sync_channel(1);
         let work = move || {
@@ -54,7 +54,7 @@ impl Guarded {
             }
         };
         Builder::new().name(name.to_ascii_lowercase()).spawn(work)?;
-        Ok(Guarded { name, deadline, requests, answers, hung_since: None })
+        Ok(WithDeadline { name, deadline, requests, answers, hung_since: None })
     }
 
     /// Returns the source's name.
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_hang_is_told_and_ends_when_the_source_answers_again() {
         let (go, until): (Sender<()>, _) = channel();
-        let start = Guarded::start("slow", Duration::from_millis(20), move || Slow { until, reads: 0 });
+        let start = WithDeadline::start("slow", Duration::from_millis(20), move || Slow { until, reads: 0 });
         let mut source = start.expect("a thread");
         assert!(matches!(source.read(), Err(Trouble::Hung(_))));
         assert!(matches!(source.read(), Err(Trouble::Hung(_))), "and it isn't asked again");
@@ -149,7 +149,7 @@ mod tests {
                 panic!("a bug of a driver's wrapper")
             }
         }
-        let mut source = Guarded::start("broken", Duration::from_secs(60), || Broken).expect("a thread");
+        let mut source = WithDeadline::start("broken", Duration::from_secs(60), || Broken).expect("a thread");
         assert!(matches!(source.read(), Err(Trouble::Gone)));
         assert!(matches!(source.read(), Err(Trouble::Gone)));
     }
