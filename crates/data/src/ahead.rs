@@ -137,7 +137,7 @@ impl Ahead {
             self.go_to(at);
             self.shared.lock().speed.is_too_slow = true;
             if let Some(forecast) = &mut self.forecast {
-                forecast.say(plan, at.position, at.batch);
+                forecast.say(plan, (at.position, at.batch), true);
             }
         }
         let began = Instant::now();
@@ -166,9 +166,6 @@ impl Ahead {
         }
         self.go_to(at);
         let (At { position, batch }, behind) = (at, at.behind());
-        if let Some(forecast) = &mut self.forecast {
-            forecast.say(plan, position, batch);
-        }
         let mut found: Vec<Wanted> = Vec::new();
         let room = self.shared.lock().room();
         let until = behind.min(self.next.saturating_add(batch.saturating_mul(BATCHES_AT_ONCE)));
@@ -181,6 +178,9 @@ impl Ahead {
                 }
             });
             self.next += batch;
+        }
+        if let Some(forecast) = &mut self.forecast {
+            forecast.say(plan, (position, batch), !found.is_empty());
         }
         if !found.is_empty() {
             let at_a_time = self.shared.lock().add(found);

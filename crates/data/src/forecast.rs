@@ -35,7 +35,8 @@ impl Forecast {
     }
 
     /// Looks further ahead, and says what comes from a position on. What fails here makes eviction worse, and no batch wrong.
-    pub(crate) fn say(&mut self, plan: &dyn Plan, position: u64, batch: u64) {
+    /// `is_needed` says it now, since somebody is about to make room: an old forecast would evict what the next batch uses.
+    pub(crate) fn say(&mut self, plan: &dyn Plan, (position, batch): (u64, u64), is_needed: bool) {
         let most = self.next.max(position).saturating_add(SAMPLES_AT_ONCE.max(batch));
         while self.next < most.min(position.saturating_add(SAMPLES_AHEAD)) {
             let at = self.next;
@@ -49,7 +50,7 @@ impl Forecast {
             });
             self.next += batch;
         }
-        if self.said.is_some_and(|said| said.elapsed() < PAUSE) {
+        if !is_needed && self.said.is_some_and(|said| said.elapsed() < PAUSE) {
             return;
         }
         self.said = Some(Instant::now());

@@ -226,9 +226,9 @@ fn a_set_larger_than_the_cache_stays_within_the_limit_and_what_is_used_last_make
     let (best, recent) = (fetched(&batches, room, latest), fetched(&batches, room, |_, _| 0));
     let ends = 4;
     let asked = server.gets.load(Ordering::SeqCst) - ends;
-    // How many ranges are fetched twice depends on how far the prefetch has come when a range is evicted: 22 to 28 fetches
-    // were seen where 20 are needed. Evicting the least recently used range needs 36.
-    assert!((best..recent).contains(&asked), "{asked} GETs; {best} are needed, {recent} by what was used longest ago");
+    // What is fetched ahead takes room from what is used later, but not twice.
+    assert!(asked <= best * 5 / 4 + 2, "{asked} GETs; {best} are needed, {recent} by what was used longest ago");
+    assert!(best * 5 / 4 + 2 < recent, "{best} are needed, {recent} by what was used longest ago");
 }
 
 #[test]

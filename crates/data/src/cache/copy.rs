@@ -192,8 +192,9 @@ impl Copy {
         let start = range as u64 * RANGE_BYTES;
         let bytes = start..self.item.bytes.min(start + RANGE_BYTES);
         // Nothing is asked for in vain.
-        drop(self.cache.make_room(bytes.end - bytes.start, near)?);
+        let reservation = self.cache.reserve(bytes.end - bytes.start, near)?;
         let (body, tries) = self.get(bytes)?;
+        drop(reservation);
         // Held until the range counts.
         let _room = self.cache.make_room(body.len() as u64, near)?;
         self.ranges.remove(range)?;

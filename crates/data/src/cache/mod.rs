@@ -20,6 +20,8 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 pub(crate) use copy::{Copy, ranges_of};
 pub use fetched::Fetched;
@@ -75,6 +77,8 @@ pub struct CacheOptions {
 #[derive(Clone, Debug)]
 pub struct Cache {
     options: CacheOptions,
+    /// Bytes that this program is fetching, for which it has made room.
+    on_their_way: Arc<AtomicU64>,
 }
 
 /// What the cache holds of an object.
@@ -108,7 +112,7 @@ impl Cache {
             let folder = options.root.join(name);
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("make", &folder))?;
         }
-        Ok(Cache { options })
+        Ok(Cache { options, on_their_way: Arc::default() })
     }
 
     /// Finds the dataset at `url` (`s3://bucket/folder`, or one object). What says what its other objects hold is fetched, and

@@ -4,6 +4,8 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use rustix::fs::{FallocateFlags, fallocate};
@@ -23,7 +25,28 @@ struct Found {
     there: u64,
 }
 
+/// Room for bytes on their way, until this is dropped.
+pub(super) struct Reservation {
+    bytes: u64,
+    on_their_way: Arc<AtomicU64>,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.on_their_way.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 impl Cache {
+    /// Makes room for bytes that are about to be fetched, beside those that are on their way already: else ranges would be
+    /// fetched ahead that find no room when they are here. What is waited for takes their room.
+    pub(super) fn reserve(&self, bytes: u64, near: Near) -> Result<Reservation, Error> {
+        let others = if near == Near::NOW { 0 } else { self.on_their_way.load(Ordering::Relaxed) };
+        let _room = self.make_room(bytes.saturating_add(others), near)?;
+        self.on_their_way.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Reservation { bytes, on_their_way: Arc::clone(&self.on_their_way) })
+    }
+
     /// Makes room for so many bytes that are used so soon. Nobody else does, as long as what is returned lives.
     pub(super) fn make_room(&self, bytes: u64, near: Near) -> Result<Option<File>, Error> {
         let Some(most) = self.options.bytes_max else { return Ok(None) };
