@@ -115,7 +115,7 @@ fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Runs git; the error is the last thing that it said.
+/// Runs git; the error is what it said was fatal.
 fn run(arguments: &[&str], folder: Option<&Path>, time: Duration) -> Result<Vec<u8>, String> {
     let mut command = Command::new("git");
     command.args(["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never"]);
@@ -144,8 +144,14 @@ fn run(arguments: &[&str], folder: Option<&Path>, time: Duration) -> Result<Vec<
     if status.success() {
         return Ok(said(output));
     }
-    let errors = String::from_utf8_lossy(&said(errors)).into_owned();
-    Err(errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("git failed").trim().to_owned())
+    Err(reason(&String::from_utf8_lossy(&said(errors))))
+}
+
+/// Returns the first fatal error among what git said, since general advice follows it; else the last line.
+fn reason(errors: &str) -> String {
+    let fatal = errors.lines().find_map(|line| line.strip_prefix("fatal: "));
+    let last = || errors.lines().rfind(|line| !line.trim().is_empty());
+    fatal.or_else(last).unwrap_or("git failed").trim().to_owned()
 }
 
 fn read(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {

@@ -197,7 +197,9 @@ fn a_branch_a_tag_and_a_commit_are_cloned_once_and_others_are_refused() {
     // The commit is known: the repository isn't asked for it again.
     fs::rename(bench.code().join(".git"), bench.code().join("git")).expect("a folder");
     assert_eq!(of(Some(&first)).commit, Some(first));
-    assert!(bench.clone_of(Some("main")).expect_err("no repository").message.contains("can't be cloned"));
+    let message = bench.clone_of(Some("main")).expect_err("no repository").message;
+    let expected = format!("can't be cloned: '{}' does not appear to be a git repository", bench.code().display());
+    assert_eq!(message, expected, "git's advice on rights comes after this");
     fs::rename(bench.code().join("git"), bench.code().join(".git")).expect("a folder");
     let refused = bench.clone_of(Some("gone")).expect_err("it has none").message;
     assert!(refused.contains("has no branch, tag or commit \"gone\""), "{refused}");
