@@ -128,6 +128,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         program: Program {
             workdir: "/".to_owned(),
             code: None,
+            container: None,
             envs: Default::default(),
             setup: None,
             run: "true".to_owned(),

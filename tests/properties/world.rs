@@ -319,7 +319,14 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
             topology: Default::default(),
         },
         elastic: None,
-        program: Program { workdir: "/".to_owned(), code: None, envs: [].into(), setup: None, run: "true".to_owned() },
+        program: Program {
+            workdir: "/".to_owned(),
+            code: None,
+            container: None,
+            envs: [].into(),
+            setup: None,
+            run: "true".to_owned(),
+        },
         checkpoint: CheckpointPolicy {
             path: shape.has_checkpoint.then(|| "/checkpoints".to_owned()),
             is_shared: true,

@@ -234,6 +234,7 @@ impl Stage {
             program: Program {
                 workdir: "/".to_owned(),
                 code: None,
+                container: None,
                 envs: BTreeMap::new(),
                 setup: None,
                 run: "true".to_owned(),

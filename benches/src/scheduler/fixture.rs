@@ -90,6 +90,7 @@ impl Gang {
             program: Program {
                 workdir: "/".to_owned(),
                 code: None,
+                container: None,
                 envs: BTreeMap::new(),
                 setup: None,
                 run: "true".to_owned(),

@@ -121,6 +121,9 @@ pub struct Job {
     /// The copy of the code that they run, if they run one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
+    /// The container image in which setup and ranks run; none: they run on the node itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// Where it saves.
     pub checkpoint_path: Option<String>,
     /// Faults so far.

@@ -4,6 +4,7 @@
 //! Pure: no I/O, no clock, no randomness. Every quantity has a unit.
 
 mod code;
+mod container;
 mod day;
 mod dependency;
 mod device;
@@ -23,6 +24,7 @@ mod time;
 mod topology;
 
 pub use code::{CodeCopy, CodeSource};
+pub use container::{Container, Volume};
 pub use day::{Day, InvalidDay};
 pub use dependency::{DEPENDENCIES_MAX, Dependency, EndCondition};
 pub use device::{DeviceLayout, InvalidLayout};

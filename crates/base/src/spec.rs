@@ -5,7 +5,9 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::{Bytes, CodeCopy, Dependency, Elastic, JobId, Money, Notify, PoolName, QueueName, TopologyRequest};
+use crate::{
+    Bytes, CodeCopy, Container, Dependency, Elastic, JobId, Money, Notify, PoolName, QueueName, TopologyRequest,
+};
 
 /// A validated job specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +80,8 @@ impl JobSpec {
         let named = [name, queue.as_str(), &gang.accelerator.0, gang.pool.as_str(), &submitter.0];
         let optional = [program.setup.as_deref(), checkpoint.path.as_deref()];
         let code = program.code.iter().flat_map(CodeCopy::texts);
-        let optional = optional.into_iter().chain(self.notify.texts()).chain(code).flatten();
+        let container = program.container.iter().flat_map(Container::texts).map(Some);
+        let optional = optional.into_iter().chain(self.notify.texts()).chain(code).chain(container).flatten();
         let envs = program.envs.iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]);
         let texts = named.into_iter().chain([program.workdir.as_str(), &program.run]).chain(optional).chain(envs);
         let texts: u64 = texts.chain(self.datasets.iter().map(String::as_str)).map(|text| stored_text(text).0).sum();
@@ -242,6 +245,8 @@ pub struct Program {
     pub workdir: String,
     /// The copy of the code in which it runs; none: it runs in the working directory itself.
     pub code: Option<CodeCopy>,
+    /// The image in which setup and ranks run; none: they run on the node itself.
+    pub container: Option<Container>,
     /// Environment variables in addition to those of torchrun and Gangline.
     pub envs: BTreeMap<String, String>,
     /// A shell command that runs once on each node before the ranks start.

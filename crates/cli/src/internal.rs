@@ -48,9 +48,12 @@ pub(crate) enum Internal {
         /// The record of the end.
         #[arg(long)]
         record: PathBuf,
+        /// The command runs a container.
+        #[arg(long)]
+        in_container: bool,
         /// The rank's command.
         #[arg(last = true, required = true)]
-        command: Vec<String>,
+        command: Vec<OsString>,
     },
     /// Run one check of this node: expectations as JSON from standard input, findings as JSON to standard output.
     #[command(hide = true)]
@@ -75,7 +78,7 @@ pub(crate) enum Internal {
         shim: u32,
         /// The rank's command.
         #[arg(last = true, required = true)]
-        command: Vec<String>,
+        command: Vec<OsString>,
     },
 }
 
@@ -83,8 +86,8 @@ pub(crate) enum Internal {
 pub(crate) fn run(internal: Internal) -> ExitCode {
     match internal {
         Internal::Supervise { spec, own_group } => run_supervisor(spec, own_group),
-        Internal::KeepRank { log, log_bytes_max, record, command } => {
-            match keep_rank(&ShimOptions { log, log_bytes_max, record, command }) {
+        Internal::KeepRank { log, log_bytes_max, record, in_container, command } => {
+            match keep_rank(&ShimOptions { log, log_bytes_max, record, in_container, command }) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => failed("keep the rank", &error),
             }

@@ -50,6 +50,9 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     if let Some(code) = &job.code {
         writeln!(text, "  code         {}", copied(code))?;
     }
+    if let Some(image) = &job.image {
+        writeln!(text, "  image        {image}")?;
+    }
     let ended = job.ended_at.map(|at| format!(", ended {}", output::time(at))).unwrap_or_default();
     writeln!(text, "  submitted    {}{ended}", output::time(job.submitted_at))?;
     if let Some(step) = job.progress.step {

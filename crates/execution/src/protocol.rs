@@ -12,6 +12,7 @@
 //! [`NodeState::Ended`] and received `end_acknowledged`.
 
 pub mod agent;
+mod container;
 pub mod metrics;
 mod sample;
 
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use gangline_base::{Bucket, Buckets, GpuSeconds, Phase};
 
+pub use container::{ContainerSpec, VolumeSpec};
 pub use sample::{Sample, SampleMetric, Silence};
 
 /// The newest version; both sides send it. Version 2 added the epoch.
@@ -87,6 +89,9 @@ pub struct SupervisorSpec {
     pub workdir: PathBuf,
     /// The job's own environment variables.
     pub envs: BTreeMap<String, String>,
+    /// The container image in which setup and ranks run; none: they run on the node itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerSpec>,
     /// Shell command that runs once before the ranks.
     pub setup: Option<String>,
     /// Shell command of each rank.

@@ -51,6 +51,7 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         program: Program {
             workdir: "/".to_owned(),
             code: None,
+            container: None,
             envs: BTreeMap::new(),
             setup: None,
             run: String::new(),

@@ -74,6 +74,7 @@ impl Gangline {
             program: Program {
                 workdir: "/".to_owned(),
                 code: None,
+                container: None,
                 envs: BTreeMap::new(),
                 setup: None,
                 run: String::new(),

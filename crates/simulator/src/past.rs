@@ -246,6 +246,7 @@ mod tests {
                 program: Program {
                     workdir: "/".to_owned(),
                     code: None,
+                    container: None,
                     envs: BTreeMap::new(),
                     setup: None,
                     run: String::new(),

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod commands;
+mod containers;
 mod data_folder;
 mod demo;
 mod disk;

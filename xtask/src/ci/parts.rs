@@ -181,7 +181,8 @@ fn install_tools(may_install: bool) -> anyhow::Result<()> {
         let of_tests = [&tools::BROWSER, &tools::MOUNT, &tools::PYTHON, &tools::SLURM, &tools::MUNGE, &tools::NETWORKS];
         let of_shells = [&tools::ZSH, &tools::FISH, &tools::GROFF];
         let of_sites = [&tools::ALERTMANAGER, &tools::PROMETHEUS];
-        tools::ensure(&[&of_tests[..], &of_shells, &of_sites].concat(), true)?;
+        let of_containers = [&tools::PODMAN, &tools::CRUN, &tools::BUSYBOX];
+        tools::ensure(&[&of_tests[..], &of_shells, &of_sites, &of_containers].concat(), true)?;
     }
     tools::ensure(&[&tools::GIT, &tools::COMPILER, &tools::FUZZER_COMPILER], may_install)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, JobId, NodeName, Program, Timestamp, with_causes};
 use gangline_execution::endpoint::ENDPOINT_FILE;
 use gangline_execution::launcher::{LaunchError, Launcher};
-use gangline_execution::protocol::{FaultCause, PROTOCOL_VERSION, SupervisorSpec};
+use gangline_execution::protocol::{ContainerSpec, FaultCause, PROTOCOL_VERSION, SupervisorSpec};
 use gangline_orchestration::{Event, Share, ShareEnd, ShareState};
 use tracing::{debug, error, info, warn};
 
@@ -129,6 +129,7 @@ impl Actor {
                     time_limit_ms: spec.time_limit.map(millis),
                     workdir: self.workdir(job, &spec.program),
                     envs: spec.program.envs.clone(),
+                    container: spec.program.container.as_ref().map(ContainerSpec::from),
                     setup: spec.program.setup.clone(),
                     run: spec.program.run.clone(),
                     checkpoint_dir: Some(checkpoint_folder(&self.options.folder, job, spec.checkpoint.path.as_deref())),

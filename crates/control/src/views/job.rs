@@ -59,6 +59,7 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
         run: cut(program.run, run_bytes_max),
         workdir: program.workdir.to_owned(),
         code: record.code().map(|code| code_to_api(data, record, code)),
+        image: record.image(),
         checkpoint_path: Some(checkpoint_folder.display().to_string()),
         faults: record.faults,
         max_faults: record.max_faults,

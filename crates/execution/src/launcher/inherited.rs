@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 /// Names, and prefixes with a star.
-const PASSED: [&str; 44] = [
+const PASSED: [&str; 48] = [
     "PATH",
     "HOME",
     "USER",
@@ -50,6 +50,10 @@ const PASSED: [&str; 44] = [
     "XLA_*",
     "HF_HOME",
     "SSL_CERT_*",
+    "CONTAINERS_*",
+    "STORAGE_DRIVER",
+    "STORAGE_OPTS",
+    "REGISTRY_AUTH_FILE",
     "RUST_BACKTRACE",
 ];
 /// Variables for the supervisor only; ranks don't see them.

@@ -1,6 +1,7 @@
 //! Starts a rank's main process: the leader of a process group of its own, which dies with its shim.
 
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write, pipe};
 use std::os::fd::AsFd;
@@ -52,7 +53,7 @@ impl Spawned {
 
 /// Starts `command` by way of `gangline exec-rank`, with its outputs as pipes. Must be called on the shim's
 /// main thread: the rank dies with the thread that started it.
-pub(super) fn spawn(command: &[String]) -> io::Result<Spawned> {
+pub(super) fn spawn(command: &[OsString]) -> io::Result<Spawned> {
     let (complaint, complains) = pipe()?;
     let mut exec = Command::new(THIS_PROGRAM);
     exec.arg0("gangline").arg("exec-rank").arg("--shim").arg(own_pid().to_string()).arg("--").args(command);
@@ -65,7 +66,7 @@ pub(super) fn spawn(command: &[String]) -> io::Result<Spawned> {
 ///
 /// # Errors
 /// [`ExecError`]; it never returns otherwise.
-pub fn exec_rank(shim: u32, command: &[String]) -> Result<Infallible, ExecError> {
+pub fn exec_rank(shim: u32, command: &[OsString]) -> Result<Infallible, ExecError> {
     let complaint = io::stdin().as_fd().try_clone_to_owned()?;
     let outcome = become_rank(shim, command);
     if let Err(ExecError::Io(error)) = &outcome {
@@ -76,7 +77,7 @@ pub fn exec_rank(shim: u32, command: &[String]) -> Result<Infallible, ExecError>
     outcome
 }
 
-fn become_rank(shim: u32, command: &[String]) -> Result<Infallible, ExecError> {
+fn become_rank(shim: u32, command: &[OsString]) -> Result<Infallible, ExecError> {
     let (program, arguments) = command.split_first().ok_or(ExecError::Empty)?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     // If the shim died before that call no signal will come, but it is no longer the parent.

@@ -10,7 +10,7 @@ use rustix::process::{
     test_kill_process_group, wait, waitid,
 };
 
-use super::RankEnd;
+use super::{RankEnd, container};
 use crate::process::{as_pid, descendants, kill_all, own_pid};
 
 /// How long the shim tries to kill what a rank left behind. A process that hangs in the kernel survives any
@@ -24,6 +24,8 @@ const MEANT_CODES: [i32; 2] = [93, 94];
 /// A rank's processes.
 pub(super) struct Group {
     main: Option<Pid>,
+    /// The main process is podman, which runs a container.
+    in_container: bool,
     /// SIGTERM was sent: the rank may be saving.
     is_terminating: AtomicBool,
     /// SIGKILL was sent: nothing is spared.
@@ -33,25 +35,31 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Creates the group that `main` leads.
-    pub(super) fn new(main: u32) -> Self {
+    /// Creates the group that `main` leads: podman, if the rank is in a container.
+    pub(super) fn new(main: u32, in_container: bool) -> Self {
         Group {
             main: as_pid(main),
+            in_container,
             is_terminating: AtomicBool::new(false),
             is_killing: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
         }
     }
 
-    /// Sends SIGTERM to the group.
+    /// Sends SIGTERM to the group, or to the processes in the container.
     pub(super) fn terminate(&self) {
         self.is_terminating.store(true, Ordering::SeqCst);
-        self.signal(Signal::TERM);
+        if !(self.in_container && container::terminate()) {
+            self.signal(Signal::TERM);
+        }
     }
 
     /// Sends SIGKILL to the group; other descendants are killed once the main process has ended.
     pub(super) fn kill(&self) {
         self.is_killing.store(true, Ordering::SeqCst);
+        if self.in_container {
+            container::kill(|| self.is_gone.load(Ordering::SeqCst));
+        }
         self.signal(Signal::KILL);
     }
 
@@ -91,6 +99,12 @@ impl Group {
     /// may be saving); then all its descendants are killed. Returns how the rank ended: if the shell died of
     /// the SIGTERM, a 93 or 94 of its child counts.
     pub(super) fn clean_up(&self, main_end: RankEnd) -> RankEnd {
+        if self.in_container {
+            self.is_gone.store(true, Ordering::SeqCst);
+            container::await_removal();
+            sweep();
+            return container::end_of_command(main_end);
+        }
         let mut end = main_end;
         let died_of_term = main_end == RankEnd::Signal(Signal::TERM.as_raw());
         while self.may_linger() && self.group_has_members() {

@@ -10,9 +10,11 @@
 //! limits).
 
 mod command;
+mod container;
 mod group;
 mod output;
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -26,7 +28,7 @@ use gangline_base::Timestamp;
 
 use crate::clock::Clock;
 use crate::files::write_durably;
-use crate::process::Identity;
+use crate::process::{Identity, own_pid};
 use crate::protocol::UnixNanos;
 use crate::trouble::is_platforms;
 
@@ -53,8 +55,10 @@ pub struct ShimOptions {
     pub log_bytes_max: u64,
     /// Path of the exit record: the last [`ShimEvent`], written durably.
     pub record: PathBuf,
+    /// Whether the command is podman, which runs the rank's container.
+    pub in_container: bool,
     /// The rank's command and arguments.
-    pub command: Vec<String>,
+    pub command: Vec<OsString>,
 }
 
 /// An event that a shim writes to its standard output.
@@ -63,7 +67,7 @@ pub struct ShimOptions {
 pub enum ShimEvent {
     /// The rank's main process runs.
     Started {
-        /// Id of the process and of its group.
+        /// Id of the process and of its group; in a container the shim's own, from which all processes descend.
         pid: u32,
         /// Start time.
         at: UnixNanos,
@@ -170,13 +174,15 @@ fn start(options: &ShimOptions, clock: Clock) -> io::Result<(Arc<Group>, Output)
     let mut spawned = command::spawn(&options.command)?;
     let pid = spawned.child.id();
     let (stdout, stderr) = (spawned.child.stdout.take(), spawned.child.stderr.take());
-    let group = Arc::new(Group::new(pid));
+    let group = Arc::new(Group::new(pid, options.in_container));
     let lifeline = Arc::clone(&group);
     let follow = std::thread::Builder::new().name("lifeline".to_owned()).spawn(move || follow_orders(&lifeline));
     let output = follow.and_then(|_| Output::start(&options.log, options.log_bytes_max, clock, (stdout, stderr)));
     match output.and_then(|output| spawned.wait_for_command().map(|()| output)) {
         Ok(output) => {
-            say(&ShimEvent::Started { pid, at: nanos(clock.now()) });
+            // The processes of a container descend from this one, but not from podman.
+            let root = if options.in_container { own_pid() } else { pid };
+            say(&ShimEvent::Started { pid: root, at: nanos(clock.now()) });
             Ok((group, output))
         }
         Err(error) => {

@@ -11,6 +11,7 @@ mod checkup;
 mod claims;
 mod clearing;
 mod contact;
+mod container;
 mod courier;
 mod diagnosis;
 mod divergence;

@@ -127,7 +127,7 @@ impl NodeAttempt {
 
     /// Returns the first actions.
     pub(super) fn begin(&mut self, now: Timestamp) -> Vec<Action> {
-        if self.spec.setup.is_some() { vec![Action::RunSetup] } else { self.meet(now) }
+        if self.spec.has_setup() { vec![Action::RunSetup] } else { self.meet(now) }
     }
 
     /// Handles an input and returns the resulting actions.

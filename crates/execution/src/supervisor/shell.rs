@@ -317,7 +317,7 @@ impl Shell {
     fn run_setup(&mut self) {
         let environment = environment::of_node(&self.spec, &self.options.environment);
         let command = self.spec.setup.clone().unwrap_or_default();
-        if let Err(error) = self.shims.start(Kept::Setup, &command, &environment) {
+        if let Err(error) = self.shims.start(Kept::Setup, &command, (&self.options.environment, &environment)) {
             let problem = Problem::of(format!("start the setup in {}", self.spec.workdir.display()), &error);
             self.node_attempt.not_started(self.clock.now(), problem);
         }
@@ -362,8 +362,7 @@ impl Shell {
         let place = RankPlace { local, socket: &socket, staging };
         let mut environment = environment::of_rank(&self.spec, inherited, rendezvous, place);
         frames::offer(&mut environment, &self.spec.folder, rank);
-        let run = self.spec.run.clone();
-        self.shims.start(Kept::Rank(local), &run, &environment)
+        self.shims.start(Kept::Rank(local), &self.spec.run, (inherited, &environment))
     }
 
     /// Finishes the ranks' saves on a separate thread, so that contact to the control plane goes on.

@@ -11,6 +11,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc::Sender;
 
 use super::clearing::left_behind;
+use super::container;
 use super::environment::Environment;
 use super::input::{Input, Kept};
 use crate::process::kill_all;
@@ -36,8 +37,14 @@ impl Shims {
         Shims { spec, inputs, lifelines: BTreeMap::new() }
     }
 
-    /// Starts a shim that runs the shell command with exactly this environment in the job's folder.
-    pub(super) fn start(&mut self, kept: Kept, shell_command: &str, environment: &Environment) -> io::Result<()> {
+    /// Starts a shim that runs the shell command with this environment in the job's folder, or in a container with
+    /// what the job adds to the `inherited` one.
+    pub(super) fn start(
+        &mut self,
+        kept: Kept,
+        shell_command: &str,
+        (inherited, environment): (&Environment, &Environment),
+    ) -> io::Result<()> {
         let (log, record) = match kept {
             Kept::Setup => ("setup.log".to_owned(), "setup.exit".to_owned()),
             Kept::Rank(local) => {
@@ -49,7 +56,10 @@ impl Shims {
         let mut command = Command::new(THIS_PROGRAM);
         command.arg0("gangline").arg("keep-rank").arg("--log").arg(log).arg("--record").arg(record);
         command.arg("--log-bytes-max").arg(self.spec.log_bytes_max.to_string());
-        command.arg("--").args(["sh", "-c", shell_command]);
+        if self.spec.container.is_some() {
+            command.arg("--in-container");
+        }
+        command.arg("--").args(container::command(&self.spec, kept, shell_command, (inherited, environment)));
         command.env_clear().envs(environment).current_dir(&self.spec.workdir);
         // A shim's own messages go to the supervisor's log.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());

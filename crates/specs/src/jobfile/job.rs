@@ -14,6 +14,7 @@ use gangline_base::{
 use gangline_orchestration::SPARES_MAX;
 
 use super::Context;
+use super::container;
 use super::elastic;
 use super::field::{Field, Section, scalar};
 use super::problem::{Code, Problems, Refusal, shown};
@@ -61,6 +62,10 @@ pub(super) fn read(
     let width = elastic::read(&top, problems);
     let gang = gang(&top, width.as_ref().map(|width| width.nodes), problems);
     let workdir = workdir::read(&top, context, problems);
+    let container = container::read(&top, context, problems);
+    if let (Some(Some(container)), Some(workdir)) = (&container, &workdir) {
+        container::check_workdir(container, &workdir.shown, workdir.place(), problems);
+    }
     let program = program(&top, root, workdir.as_ref(), problems);
     let checkpoint = checkpoint(&top, context, problems);
     let has_path = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.path.is_some());
@@ -92,6 +97,7 @@ pub(super) fn read(
         origin: None,
         submitter: context.submitter.clone(),
     };
+    job.program.container = container?;
     let sweep = sweep?;
     if let Some(workdir) = workdir.filter(|_| problems.is_empty()) {
         job.program.code = workdir.copied(&job, context, problems)?;
@@ -153,7 +159,8 @@ fn program(top: &Section<'_>, root: &Node, workdir: Option<&Workdir>, problems: 
             None
         }
     };
-    Some(Program { workdir: workdir?.shown.clone(), code: None, envs: envs?, setup: setup?, run: run? })
+    let workdir = workdir?.shown.clone();
+    Some(Program { workdir, code: None, container: None, envs: envs?, setup: setup?, run: run? })
 }
 
 /// Resolves `written` against `base` and drops `.` components.

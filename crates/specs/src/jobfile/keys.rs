@@ -15,6 +15,8 @@ const LEVELS: [(&str, &[&str]); 14] = [
             "resources",
             "topology",
             "workdir",
+            "image",
+            "volumes",
             "envs",
             "setup",
             "run",
@@ -45,7 +47,7 @@ const LEVELS: [(&str, &[&str]); 14] = [
 ];
 
 /// Names that other tools use for the same keys.
-const OTHER_WORDS: [(&str, &str); 34] = [
+const OTHER_WORDS: [(&str, &str); 39] = [
     ("nodes", "num_nodes"),
     ("replicas", "num_nodes"),
     ("command", "run"),
@@ -61,6 +63,11 @@ const OTHER_WORDS: [(&str, &str); 34] = [
     ("working_dir", "workdir"),
     ("cwd", "workdir"),
     ("file_mounts", "workdir"),
+    ("container", "image"),
+    ("container_image", "image"),
+    ("docker", "image"),
+    ("image_id", "image"),
+    ("mounts", "volumes"),
     ("repos", "workdir.git"),
     ("branch", "workdir.ref"),
     ("partition", "queue"),

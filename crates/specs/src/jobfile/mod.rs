@@ -11,6 +11,7 @@
 
 mod after;
 mod change;
+mod container;
 mod datasets;
 mod draw;
 mod elastic;

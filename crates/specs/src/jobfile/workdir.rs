@@ -26,6 +26,11 @@ pub(super) struct Workdir {
 }
 
 impl Workdir {
+    /// Returns where the job file gives it.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Copies the code, if a copy is asked for.
     pub(super) fn copied(
         &self,

@@ -13,6 +13,7 @@
 mod change;
 mod claim;
 mod closed;
+mod container;
 mod entry;
 mod history;
 mod notify;

@@ -5,13 +5,14 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, CodeCopy, Elastic, GangShape, HangTimeout, JobId, JobSpec, Launch, Money,
-    Notify, Pin, PoolName, Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
+    AcceleratorKind, Bytes, CheckpointPolicy, CodeCopy, Container, Elastic, GangShape, HangTimeout, JobId, JobSpec,
+    Launch, Money, Notify, Pin, PoolName, Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
 };
 use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::change::DependencyV1;
+use super::container::ContainerV1;
 use super::notify::NotifyV1;
 use super::topology::TopologyV1;
 
@@ -36,6 +37,8 @@ pub struct SpecV1 {
     workdir: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     code: Option<CodeV1>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    container: Option<ContainerV1>,
     envs: BTreeMap<String, String>,
     setup: Option<String>,
     run: String,
@@ -98,6 +101,12 @@ impl SpecV1 {
     #[must_use]
     pub fn code(&self) -> Option<CodeCopy> {
         self.code.clone().map(CodeCopy::from)
+    }
+
+    /// Returns the image in which the job's commands run.
+    #[must_use]
+    pub fn image(&self) -> Option<&str> {
+        self.container.as_ref().map(|container| container.image.as_str())
     }
 
     /// Sets the time limit.
@@ -224,6 +233,7 @@ impl From<&JobSpec> for SpecV1 {
             }),
             workdir: program.workdir.clone(),
             code: program.code.as_ref().map(CodeV1::of),
+            container: program.container.as_ref().map(ContainerV1::of),
             envs: program.envs.clone(),
             setup: program.setup.clone(),
             run: program.run.clone(),
@@ -277,6 +287,7 @@ impl TryFrom<SpecV1> for JobSpec {
             program: Program {
                 workdir: spec.workdir,
                 code: spec.code.map(CodeCopy::from),
+                container: spec.container.map(Container::from),
                 envs: spec.envs,
                 setup: spec.setup,
                 run: spec.run,

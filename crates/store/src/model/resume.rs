@@ -26,6 +26,13 @@ impl JobRecord {
         self.spec.as_deref().or_else(of_sweep).and_then(SpecV1::code)
     }
 
+    /// Returns the image in which the job's commands run.
+    #[must_use]
+    pub fn image(&self) -> Option<String> {
+        let of_sweep = || self.shared.as_ref().and_then(|sweep| sweep.spec());
+        self.spec.as_deref().or_else(of_sweep).and_then(SpecV1::image).map(str::to_owned)
+    }
+
     /// Returns the specification with which the job was submitted, with the changes that were made to it since; none
     /// for a job submitted to an earlier release, which did not keep it. For a job of a sweep, the values of its point
     /// are in its environment.

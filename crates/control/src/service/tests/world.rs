@@ -134,6 +134,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
         elastic: None,
         program: Program {
             code: None,
+            container: None,
             workdir: "/work".to_owned(),
             envs: [("LR".to_owned(), "3e-4".to_owned())].into(),
             setup: None,

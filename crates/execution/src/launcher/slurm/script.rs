@@ -218,6 +218,7 @@ mod tests {
             workdir: "/work".into(),
             envs: BTreeMap::new(),
             setup: None,
+            container: None,
             run: "true".to_owned(),
             checkpoint_dir: None,
             faults: 0,

@@ -65,6 +65,7 @@ pub(in crate::supervisor) fn spec(ranks: u32, nodes: u32) -> SupervisorSpec {
         workdir: PathBuf::from("/"),
         envs: BTreeMap::new(),
         setup: None,
+        container: None,
         run: "true".to_owned(),
         checkpoint_dir: None,
         faults: 0,

@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, EmailAddress, Goal, Launch, Level, Money, Notify, Occasion, Pin, Priority, Reduction,
-    Segment, SweepRules, TopologyRequest, WebhookUrl,
+    AcceleratorKind, Bytes, Container, EmailAddress, Goal, Launch, Level, Money, Notify, Occasion, Pin, Priority,
+    Reduction, Segment, SweepRules, TopologyRequest, Volume, WebhookUrl,
 };
 
 use super::*;
@@ -265,4 +265,27 @@ fn code_is_copied_from_a_folder_or_a_repository_without_the_folder_of_checkpoint
     }
     let named = git("/work/repository", "Some(\"v1.2\")");
     check("workdir: {git: /work/repository, ref: v1.2}", "/work/repository", Some(&named));
+}
+
+#[test]
+fn a_job_may_run_in_an_image_and_see_folders_of_its_node() {
+    let container = |text: &str| accepted(&format!("run: x\n{text}\n"), &[]).program.container;
+    assert_eq!(container(""), None);
+    let image = "docker.io/pytorch/pytorch:2.6.0@sha256:0a1b";
+    let text = format!("image: {image}\nvolumes: [/data, 'corpus:ro', '/a:/b', '/c:/d:ro', '/e:/f:rw']");
+    let volume = |source: &str, target: &str, is_read_only| Volume {
+        source: source.to_owned(),
+        target: target.to_owned(),
+        is_read_only,
+    };
+    let volumes = vec![
+        volume("/data", "/data", false),
+        volume("/work/project/corpus", "/work/project/corpus", true),
+        volume("/a", "/b", false),
+        volume("/c", "/d", true),
+        volume("/e", "/f", false),
+    ];
+    assert_eq!(container(&text), Some(Container { image: image.to_owned(), volumes }));
+    let one = container("image: python:3.12\nvolumes: /data").expect("an image");
+    assert_eq!(one.volumes, [volume("/data", "/data", false)]);
 }

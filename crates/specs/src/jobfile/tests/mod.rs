@@ -28,7 +28,7 @@ pub(super) fn sweep(text: &str) -> SweepSpec {
 
 fn read_any(text: &str, overrides: &[String]) -> Result<Submission, Vec<Problem>> {
     let is_folder =
-        |path: &Path| ["/work/project", "/work/project/../data"].iter().any(|folder| path == Path::new(folder));
+        |path: &Path| ["/", "/work/project", "/work/project/../data"].iter().any(|folder| path == Path::new(folder));
     let copy = |source: &CodeSource, left_out: Option<&Path>| match source {
         CodeSource::Git { reference: Some(name), .. } if name == "gone" => {
             Err(NotCopied { message: "has no \"gone\"".to_owned(), hint: "push it first".to_owned() })
