@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::families;
 use super::{LayerGroup, Model};
 use crate::names::{listed, nearest};
+use crate::units::real;
 
 /// Longest text that is read, in bytes.
 const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -17,6 +18,9 @@ const LAYERS_MAX: u64 = 1 << 12;
 const WIDTH_MAX: u64 = 1 << 20;
 /// Most words, or positions, of an embedding.
 const ROWS_MAX: u64 = 1 << 25;
+/// The names of the longest sequence, by family.
+const CONTEXT: [&str; 5] =
+    ["max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length"];
 /// Most experts of a layer.
 const EXPERTS_MAX: u64 = 1 << 14;
 /// Most parameters of a model: below, counts are exact as floating point too.
@@ -102,7 +106,7 @@ pub(crate) fn read_map(name: &str, map: &Map<String, Value>) -> Result<Model, Co
         let nearest = nearest(&fields.family, families::names());
         return Err(ConfigError::UnknownType { name: fields.family, nearest });
     };
-    let model = Model { name: name.to_owned(), ..reader(&fields)? };
+    let model = Model { name: name.to_owned(), context: fields.context()?, ..reader(&fields)? };
     bounded(model)
 }
 
@@ -214,6 +218,20 @@ impl Fields<'_> {
     /// The number of learned positions, or of tokens in a window.
     pub(crate) fn rows_or(&self, names: &[&'static str], default: u64) -> Result<u64, ConfigError> {
         Ok(self.count_within(names, ROWS_MAX)?.unwrap_or(default))
+    }
+
+    /// The longest sequence that the model is for. Stretched rotary positions reach `factor` times as far as the original
+    /// ones (transformers, `modeling_rope_utils.py`).
+    fn context(&self) -> Result<Option<u64>, ConfigError> {
+        let named = self.count_within(&CONTEXT, ROWS_MAX)?.filter(|positions| *positions > 0);
+        let stretched = self.map.get("rope_scaling").and_then(|scaling| {
+            let original =
+                scaling.get("original_max_position_embeddings")?.as_u64().filter(|rows| *rows <= ROWS_MAX)?;
+            let reach = real(original) * scaling.get("factor")?.as_f64()?;
+            // What isn't a number of positions, such as a negative one, doesn't parse.
+            format!("{reach:.0}").parse::<u64>().ok().filter(|rows| *rows <= ROWS_MAX)
+        });
+        Ok(named.max(stretched))
     }
 
     /// The number of experts, which there must be.

@@ -35,6 +35,8 @@ pub struct Model {
     /// Further layers, each of which predicts one more token ahead while training (multi-token prediction, arXiv:2412.19437,
     /// section 2.2). Published counts leave them out, and so does `parameters().total`.
     pub further_predictions: u64,
+    /// The longest sequence that its configuration names, with its scaling of positions; none if it names none.
+    pub context: Option<u64>,
 }
 
 /// The way in and out.

@@ -27,6 +27,7 @@ const COMPONENT_LARGE: f64 = 0.15;
 pub(super) fn advice(plan: &Plan, request: &Request, chosen: &Candidate) -> Vec<String> {
     let mut told = Vec::new();
     told.extend(fit(plan, chosen));
+    told.extend(context(request));
     told.extend(time(plan, &chosen.layout));
     told.extend(network(plan));
     told.extend(storage(plan));
@@ -55,6 +56,19 @@ fn fit(plan: &Plan, chosen: &Candidate) -> Option<String> {
     (part < MEMORY_LOW).then(|| {
         format!("only {:.0} % of {accelerator}'s memory is used: a smaller or cheaper accelerator, or fewer of them, would hold this", part * 100.0)
     })
+}
+
+/// Says that a sequence is longer than the model was made for.
+fn context(request: &Request) -> Option<String> {
+    let Workload { model, sequence, .. } = &request.workload;
+    let context = model.context.filter(|context| sequence > context)?;
+    let name = &model.name;
+    let way = if model.embedding.positions > 0 {
+        "its positions are a learned table, which has to grow and be trained"
+    } else {
+        "its positions have to be stretched (rope_scaling), and trained at that length"
+    };
+    Some(format!("a sequence of {sequence} tokens is longer than {name}'s context of {context}: {way}"))
 }
 
 fn time(plan: &Plan, layout: &Layout) -> Vec<String> {

@@ -92,6 +92,20 @@ fn a_layout_that_is_given_is_kept_even_if_it_does_not_fit() {
 }
 
 #[test]
+fn a_sequence_beyond_the_models_context_is_told_with_what_it_takes() {
+    let advice = |model: &str, sequence: u64| {
+        let mut long = request(model, "H100-SXM5-80GB", 64, Task::FullFinetune);
+        long.workload.sequence = sequence;
+        make(&long).expect("64 of them hold it").advice.into_iter().find(|told| told.contains("context of"))
+    };
+    let told = advice("mistral-7b", 65_536).expect("it is longer");
+    let stretched = "its positions have to be stretched (rope_scaling), and trained at that length";
+    assert_eq!(told, format!("a sequence of 65536 tokens is longer than mistral-7b's context of 32768: {stretched}"));
+    assert!(advice("opt-1.3b", 4_096).expect("it is longer").contains("a learned table"));
+    assert_eq!((advice("mistral-7b", 32_768), advice("llama-3.1-8b", 65_536)), (None, None));
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_what_to_change() {
     let refused = |request: &Request| make(request).expect_err("it can't be").to_string();
     let base = || request("llama-3.1-70b", "H100-SXM5-80GB", 8, Task::FullFinetune);

@@ -173,6 +173,7 @@ fn model(fields: &Fields<'_>, embedding: Embedding, layers: Vec<LayerGroup>) -> 
         final_norm: layers.last().map(|group| group.layer.norm),
         layers,
         further_predictions: 0,
+        context: None,
     })
 }
 

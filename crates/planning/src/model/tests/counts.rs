@@ -81,6 +81,21 @@ fn an_opt_has_two_positions_more_than_it_says() {
 }
 
 #[test]
+fn the_longest_sequence_is_the_one_named_or_the_one_that_stretched_positions_reach() {
+    let context = |fields: &str| {
+        let config = format!(
+            r#"{{"model_type": "llama", "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "vocab_size": 512 {fields}}}"#
+        );
+        read("small", &config).unwrap().context
+    };
+    assert_eq!((context(""), context(r#", "max_position_embeddings": 2048"#)), (None, Some(2048)));
+    let yarn = r#""rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}"#;
+    assert_eq!(context(&format!(r#", "max_position_embeddings": 32768, {yarn}"#)), Some(131_072));
+    assert_eq!(context(&yarn.replace("\"rope", ", \"rope").replace("32768", "-1")), None);
+}
+
+#[test]
 fn every_other_layer_of_gemma_2_sees_a_window() {
     let config = r#"{"model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 256000}"#;
