@@ -12,6 +12,7 @@ mod explain;
 mod job;
 mod metric;
 mod node;
+mod schedule;
 mod submit;
 mod sweep;
 mod time;
@@ -33,6 +34,7 @@ pub use node::{
     Drain, GpuHours, Health, Node, NodeAgent, NodeAttempt, NodeDetail, NodeEvent, NodeList, NodeProblem, Queue,
     QueueList, Slot,
 };
+pub use schedule::{Schedule, ScheduleList, ScheduleRequest, ScheduleRun};
 pub use submit::{
     Answer, CancelAnswer, ChangeAnswer, ChangeRequest, DryRun, LogChunk, ResumeRequest, SubmitRequest, Submitted,
 };

@@ -38,6 +38,7 @@ mod retention;
 mod retry;
 mod run;
 mod sbatch;
+mod schedules;
 mod series;
 mod show;
 mod simulate;
@@ -107,6 +108,8 @@ enum Command {
     /// Run a command as a job, without a job file, and follow it to its end; -i for a shell on a job's devices
     #[command(after_help = "The exit code is that of the rank that failed first; 130 after Ctrl-C.")]
     Run(run::RunArgs),
+    /// List schedules, or submit a job file again and again at the times of one, as cron does
+    Schedules(schedules::SchedulesArgs),
     /// List jobs
     Ps(jobs::PsArgs),
     /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost; or a sweep and its jobs
@@ -239,6 +242,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Release(args) => change::hold(&Client::connect(&global)?, &args, false, global.json)?,
         Command::Set(args) => change::set(&Client::connect(&global)?, &args, global.json)?,
         Command::Resume(args) => change::resume(&Client::connect(&global)?, &args, global.json)?,
+        Command::Schedules(args) => schedules::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
         Command::Show(args) => show::run(&global, &args)?,
         Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,

@@ -33,10 +33,7 @@ pub(crate) struct SubmitArgs {
 
 pub(crate) fn run(client: &Client, args: &SubmitArgs, is_json: bool) -> Result<ExitCode, Failure> {
     let file = args.file.display().to_string();
-    let mut request = request(&args.file, args.set.clone(), args.dry_run)?;
-    if sbatch::is_script(&request.job_file) {
-        request.job_file = translated(client, &request)?;
-    }
+    let request = api::SubmitRequest { dry_run: args.dry_run, ..request_of(client, &args.file, args.set.clone())? };
     let answer = submit(client, &request, &file)?;
     if let api::Answer::Submitted(api::Submitted { notes, .. })
     | api::Answer::SweepSubmitted(api::SweepSubmitted { notes, .. }) = &answer
@@ -68,6 +65,15 @@ pub(crate) fn run(client: &Client, args: &SubmitArgs, is_json: bool) -> Result<E
     }
 }
 
+/// Reads a job file, or translates a batch script to one.
+pub(crate) fn request_of(client: &Client, file: &Path, set: Vec<String>) -> Result<api::SubmitRequest, Failure> {
+    let mut request = request(file, set)?;
+    if sbatch::is_script(&request.job_file) {
+        request.job_file = translated(client, &request)?;
+    }
+    Ok(request)
+}
+
 /// Translates a batch script to a job file; prints what isn't honoured.
 fn translated(client: &Client, request: &api::SubmitRequest) -> Result<String, Failure> {
     let file = request.file_name.as_deref().unwrap_or("job");
@@ -93,13 +99,18 @@ fn gpu_kinds(list: api::NodeList) -> BTreeSet<String> {
 
 /// Sends a request; problems are reported with the file's name.
 pub(crate) fn submit(client: &Client, request: &api::SubmitRequest, file: &str) -> Result<api::Answer, Failure> {
-    client.post("/jobs", request).map_err(|failure| match failure {
-        Failure::Api { status, detail, .. } => Failure::Api { status, detail, file: Some(file.to_owned()) },
-        other => other,
-    })
+    client.post("/jobs", request).map_err(|failure| in_file(failure, file))
 }
 
-fn request(file: &Path, set: Vec<String>, dry_run: bool) -> Result<api::SubmitRequest, Failure> {
+/// Returns the failure with the file that it is about.
+pub(crate) fn in_file(failure: Failure, file: &str) -> Failure {
+    match failure {
+        Failure::Api { status, detail, .. } => Failure::Api { status, detail, file: Some(file.to_owned()) },
+        other => other,
+    }
+}
+
+fn request(file: &Path, set: Vec<String>) -> Result<api::SubmitRequest, Failure> {
     let failed = |error: std::io::Error| {
         let hint = "name a job file, or - for standard input; docs/reference/job-file.md describes its keys";
         Failure::local(format!("{} can't be read: {error}", file.display()), hint)
@@ -113,7 +124,7 @@ fn request(file: &Path, set: Vec<String>, dry_run: bool) -> Result<api::SubmitRe
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let directory = absolute(folder)?.display().to_string();
     let name = file.file_name().filter(|_| !is_stdin).map(|name| name.to_string_lossy().into_owned());
-    Ok(api::SubmitRequest { job_file, file_name: name, directory, set, dry_run })
+    Ok(api::SubmitRequest { job_file, file_name: name, directory, set, dry_run: false })
 }
 
 fn dry_run_text(dry_run: &api::DryRun) -> String {

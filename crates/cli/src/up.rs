@@ -14,7 +14,9 @@ use gangline_execution::endpoint::publish;
 use gangline_execution::inventory::{Inventory, this_layout, this_machine};
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::NodeCapacity;
-use gangline_server::{self as server, Agents, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits, alerts as alerting};
+use gangline_server::{
+    self as server, Agents, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits, alerts as alerting, schedules,
+};
 use gangline_specs::config::{Config, MetricRetention, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_store::db::{self, Sequence};
 use gangline_telemetry::series;
@@ -153,8 +155,7 @@ pub(crate) fn wait_for_signal(running: &Running) -> Result<(), Failure> {
 
 /// Starts a control plane on a data folder.
 pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
-    let folder = absolute(folder)?;
-    make_private(&folder)?;
+    let folder = private(folder)?;
     let path = config_path(&folder, args.config.as_ref());
     let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
     let alert_setup = alerts::setup(&folder, &config, path.as_deref())?;
@@ -215,6 +216,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         code,
         series: series_handle,
         alerts: alerts.as_ref().map(alerting::Service::handle).unwrap_or_default(),
+        schedules: schedules::Handle::open(&folder),
         clock: output::now,
         read_configuration: reloading.read.clone(),
     };
@@ -347,15 +349,16 @@ fn journal_folder(folder: &Path, config: &Config, args: &UpArgs) -> Result<PathB
     }
 }
 
-fn make_private(folder: &Path) -> Result<(), Failure> {
+/// Makes the data folder, which only this user may enter. Returns its absolute path.
+fn private(folder: &Path) -> Result<PathBuf, Failure> {
     use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
-        Failure::coded(
-            "G0202",
-            format!("the data folder {} can't be made: {error}", folder.display()),
-            "choose another with --data",
-        )
-    })
+    let folder = absolute(folder)?;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.map_err(|error| {
+        let message = format!("the data folder {} can't be made: {error}", folder.display());
+        Failure::coded("G0202", message, "choose another with --data")
+    })?;
+    Ok(folder)
 }
 
 /// Returns the configuration file, if there is one.

@@ -22,7 +22,8 @@ use gangline_store::db::{self, CopyInfo, HeldFolder, Sequence};
 pub const MANIFEST_FILE: &str = "backup.json";
 const VERSION: u32 = 1;
 /// Files that a backup has beside the journal, if the data folder has them.
-const OTHERS: [&str; 5] = [TOKEN_FILE, secret::KEY_FILE, "gangline.toml", "alerts.toml", "alerts.json"];
+const OTHERS: [&str; 6] =
+    [TOKEN_FILE, secret::KEY_FILE, "gangline.toml", "alerts.toml", "alerts.json", "schedules.json"];
 const JOURNAL: [&str; 2] = ["journal.sqlite", "journal.anchor"];
 /// Journal files that are renamed when a restored journal replaces them.
 const REPLACED: [&str; 7] = [

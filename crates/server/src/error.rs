@@ -29,6 +29,13 @@ impl ApiError {
         ApiError { status, detail: api::ErrorDetail { code, message, hint, problems: Vec::new() } }
     }
 
+    /// Returns the error in a line, with the first problem of a job file.
+    pub(super) fn line(&self) -> String {
+        let first = self.detail.problems.first();
+        let first = first.map(|problem| format!(": {}: {}", problem.place, problem.message)).unwrap_or_default();
+        format!("[{}] {}{first}", self.detail.code, self.detail.message)
+    }
+
     pub(super) fn unauthorized() -> Self {
         let hint = "send the token of the data folder as \"Authorization: Bearer TOKEN\", or open a link that gangline token link prints";
         ApiError::new(StatusCode::UNAUTHORIZED, "G0301", "a valid token is required", hint)

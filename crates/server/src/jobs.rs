@@ -214,7 +214,11 @@ fn read_at_once(app: &App, user: &Submitter, request: &api::SubmitRequest) -> Op
 }
 
 /// Parses a job file on a blocking thread, since a check of its folder, say, may take long.
-async fn read_aside(app: &Arc<App>, user: &Submitter, request: api::SubmitRequest) -> Result<Submission, ApiError> {
+pub(super) async fn read_aside(
+    app: &Arc<App>,
+    user: &Submitter,
+    request: api::SubmitRequest,
+) -> Result<Submission, ApiError> {
     let (app, user) = (Arc::clone(app), user.clone());
     let read = move || {
         let is_folder = |path: &FsPath| app.at_hand.look(path);

@@ -21,9 +21,11 @@ mod once;
 mod openapi;
 mod page;
 mod reload;
+pub mod schedules;
 mod segment;
 mod server;
 mod socket;
+mod state_file;
 mod supervisors;
 mod sweeps;
 pub mod tls;
@@ -94,6 +96,8 @@ pub struct App {
     pub agents: Agents,
     /// Alerts.
     pub alerts: alerts::Handle,
+    /// Job files that are submitted again and again.
+    pub schedules: schedules::Handle,
     /// Returns the wall-clock time.
     pub clock: fn() -> Timestamp,
     /// Reads the configuration file again.
@@ -128,6 +132,8 @@ pub fn router(app: App) -> Router {
         .route("/silences/{silence}/end", post(alerts::routes::end_silence))
         .route("/sweeps/{sweep}", get(sweeps::show))
         .route("/sweeps/{sweep}/cancel", post(sweeps::cancel))
+        .route("/schedules", get(schedules::list).post(schedules::create))
+        .route("/schedules/{schedule}/{change}", post(schedules::change))
         .route("/nodes", get(nodes::list))
         .route("/nodes/{node}", get(agents::show))
         .route("/nodes/{node}/metrics", get(metrics::list_of_node))

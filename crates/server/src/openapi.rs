@@ -9,7 +9,7 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{agents, alerts, jobs, logs, metrics, nodes, reload, sweeps, token, why};
+use super::{agents, alerts, jobs, logs, metrics, nodes, reload, schedules, sweeps, token, why};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -41,6 +41,9 @@ use super::{agents, alerts, jobs, logs, metrics, nodes, reload, sweeps, token, w
         alerts::routes::acknowledge,
         alerts::routes::silence,
         alerts::routes::end_silence,
+        schedules::list,
+        schedules::create,
+        schedules::change,
         nodes::list,
         agents::show,
         metrics::list_of_node,

@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::crowd::{Admission, Crowd, Limits, Peer};
 use super::socket::Socket;
-use super::{App, router};
+use super::{App, router, schedules};
 use crate::tls::Tls;
 
 /// The longest wait for pending requests at the end.
@@ -57,6 +57,7 @@ pub async fn serve(doors: Doors, app: App, stop: impl Future<Output = ()> + Send
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let files_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let schedules = tokio::spawn(schedules::run(Arc::new(app.clone())));
     let router = TowerToHyperService::new(router(app));
     let (closing, closed) = watch::channel(false);
     let reception = |limits| Reception { router: router.clone(), closed: closed.clone(), crowd: Crowd::new(limits) };
@@ -73,6 +74,7 @@ pub async fn serve(doors: Doors, app: App, stop: impl Future<Output = ()> + Send
         let _ = closing.send(true);
     };
     tokio::join!(tcp, local, close);
+    schedules.abort();
     Ok(())
 }
 

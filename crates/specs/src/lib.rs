@@ -4,4 +4,5 @@
 //! names the place and the defect. All input has limits. Pure: the caller reads the files.
 
 pub mod config;
+pub mod cron;
 pub mod jobfile;

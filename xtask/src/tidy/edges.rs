@@ -95,7 +95,7 @@ const PURE: [(&str, &[&str]); 9] = [
     ("crates/orchestration", &["thiserror"]),
     ("crates/simulator", &["thiserror"]),
     // What users write is YAML and TOML, with times in it.
-    ("crates/specs", &["jiff", "serde", "serde-saphyr", "thiserror", "toml"]),
+    ("crates/specs", &["croner", "jiff", "serde", "serde-saphyr", "thiserror", "toml"]),
     // Planning reads books of hardware and models, which are text, and its plans are values that are kept, in a
     // format that has a schema.
     ("crates/planning", &["schemars", "thiserror", "serde", "serde_json", "toml"]),

@@ -8,8 +8,7 @@ mod delivery;
 mod readings;
 pub(crate) mod routes;
 
-use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +23,7 @@ use gangline_telemetry::alerts::{Engine, Rules};
 use gangline_telemetry::series;
 use tracing::{info, warn};
 
+use crate::state_file::{self, StateFile};
 use delivery::Deliveries;
 use readings::Sources;
 
@@ -64,14 +64,6 @@ struct Shared {
     deliveries: Option<Deliveries>,
 }
 
-/// Keeps alerts and silences in a file.
-#[derive(Debug, Default)]
-struct StateFile {
-    file: Option<PathBuf>,
-    /// What the file has.
-    saved: String,
-}
-
 /// Running alerts.
 #[derive(Debug)]
 pub struct Service {
@@ -99,7 +91,7 @@ impl Service {
         let engine = restored(&file, rules, (options.clock)());
         let deliveries = Deliveries::start(receivers, options.mail.as_ref(), options.clock)?;
         let shared = Shared { engine, every, deliveries: Some(deliveries), ..Shared::default() };
-        let state_file = StateFile { file: Some(file), saved: String::new() };
+        let state_file = StateFile::at(file);
         let handle = Handle { shared: Arc::new(Mutex::new(shared)), state_file: Arc::new(Mutex::new(state_file)) };
         let watch = Watch { sources: Sources::of(options)?, handle: handle.clone(), every, repeat };
         let (stop, stopped) = channel();
@@ -138,36 +130,19 @@ impl Handle {
     }
 }
 
-impl StateFile {
-    fn write(&mut self, text: String) -> io::Result<()> {
-        let Some(path) = self.file.as_deref().filter(|_| text != self.saved) else { return Ok(()) };
-        let begun = path.with_extension("json.new");
-        let mut file = fs::File::create(&begun)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&begun, path)?;
-        fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
-        self.saved = text;
-        Ok(())
-    }
-}
-
 /// Reads what an earlier control plane left; what can't be read is put aside.
 fn restored(file: &Path, rules: Vec<gangline_telemetry::alerts::Rule>, now: Timestamp) -> Engine {
-    let length = fs::metadata(file).map_or(0, |about| about.len());
-    let text = match fs::read_to_string(file) {
-        Ok(text) if length <= SAVED_BYTES_MAX => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Engine::new(rules),
-        other => {
-            warn!(file = %file.display(), error = ?other.err(), "alerts and silences of before can't be read");
+    let text = match state_file::read(file, SAVED_BYTES_MAX) {
+        Ok(Some(text)) => text,
+        Ok(None) => return Engine::new(rules),
+        Err(error) => {
+            warn!(file = %file.display(), %error, "alerts and silences of before can't be read");
             return Engine::new(rules);
         }
     };
     Engine::restore(rules.clone(), &text, now).unwrap_or_else(|error| {
-        let aside = file.with_extension("json.unreadable");
+        let aside = state_file::put_aside(file);
         warn!(file = %aside.display(), error = with_causes(&error), "alerts and silences of before are put aside");
-        // The next save replaces the file if this fails.
-        let _ = fs::rename(file, &aside);
         Engine::new(rules)
     })
 }

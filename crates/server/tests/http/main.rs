@@ -14,4 +14,5 @@ mod plane;
 mod principals;
 mod refusals;
 mod reports;
+mod schedules;
 mod sweeps;

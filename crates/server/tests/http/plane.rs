@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 /// Far beyond what any machine needs.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Hands what is to be launched to the test; everything lives.
 struct Telling(Mutex<Sender<SupervisorSpec>>);
@@ -179,7 +179,17 @@ impl Plane {
         database.execute_batch(fails).expect("it is a test's");
     }
 
+    /// One whose server has another clock.
+    pub(crate) fn with_clock(clock: fn() -> Timestamp) -> Plane {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        Plane::open_with_clock(folder, db::Options::default(), Limits::default(), clock)
+    }
+
     fn open(folder: TempDir, journal: db::Options, limits: Limits) -> Plane {
+        Plane::open_with_clock(folder, journal, limits, now)
+    }
+
+    fn open_with_clock(folder: TempDir, journal: db::Options, limits: Limits, clock: fn() -> Timestamp) -> Plane {
         let secrets = Secrets::open(folder.path()).expect("the folder is writable");
         let (sender, launches) = channel();
         let options = options(folder.path(), secrets.clone(), (journal, limits), sender);
@@ -201,7 +211,8 @@ impl Plane {
                 .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),
             agents: Agents::of(folder.path()),
             alerts: Default::default(),
-            clock: now,
+            schedules: gangline_server::schedules::Handle::open(folder.path()),
+            clock,
             read_configuration: ReadConfiguration(Arc::new(|| {
                 let sharing = gangline_orchestration::Configuration::default();
                 Ok(Configured { sharing, needs_restart: vec!["listen".to_owned()] })
