@@ -131,9 +131,15 @@ fn job(text: &str) -> Result<(), String> {
     let submitter = Submitter("ada".to_owned());
     let base = Path::new("/");
     let copy_code: &jobfile::CopyCode<'_> = &|source, _| panic!("no guide asks for a copy: {source:?}");
-    let overrides = &[];
-    let context =
-        jobfile::Context { file_name: "job.yaml", base, submitter, overrides, is_folder: &|_| true, copy_code };
+    let context = jobfile::Context {
+        file_name: "job.yaml",
+        base,
+        submitter,
+        overrides: &[],
+        is_folder: &|_| true,
+        template: &|name| panic!("no guide's job file has a template: {name}"),
+        copy_code,
+    };
     jobfile::parse(text, &context).map(drop).map_err(|problems| format!("{problems:?}"))
 }
 

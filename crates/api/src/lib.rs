@@ -15,6 +15,7 @@ mod node;
 mod schedule;
 mod submit;
 mod sweep;
+mod template;
 mod time;
 mod token;
 mod why;
@@ -41,6 +42,7 @@ pub use submit::{
 pub use sweep::{
     Budget, CancelSweepAnswer, EarlyStop, JobSweep, MetricPoint, Parameter, Sweep, SweepPoint, SweepSubmitted,
 };
+pub use template::{Template, TemplateList};
 pub use time::Time;
 pub use token::{PageLink, Reloaded, TOKEN_FILE, TokenRotated};
 pub use why::{Cause, Why};

@@ -46,6 +46,7 @@ mod slurm;
 mod stragglers;
 mod submit;
 mod sweeps;
+mod templates;
 mod token;
 mod up;
 mod why;
@@ -110,6 +111,8 @@ enum Command {
     Run(run::RunArgs),
     /// List schedules, or submit a job file again and again at the times of one, as cron does
     Schedules(schedules::SchedulesArgs),
+    /// List templates of job files, or print one
+    Templates(templates::TemplatesArgs),
     /// List jobs
     Ps(jobs::PsArgs),
     /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost; or a sweep and its jobs
@@ -243,6 +246,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Set(args) => change::set(&Client::connect(&global)?, &args, global.json)?,
         Command::Resume(args) => change::resume(&Client::connect(&global)?, &args, global.json)?,
         Command::Schedules(args) => schedules::run(&Client::connect(&global)?, &args, global.json)?,
+        Command::Templates(args) => templates::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
         Command::Show(args) => show::run(&global, &args)?,
         Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,

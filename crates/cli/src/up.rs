@@ -15,7 +15,7 @@ use gangline_execution::inventory::{Inventory, this_layout, this_machine};
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::NodeCapacity;
 use gangline_server::{
-    self as server, Agents, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits, alerts as alerting, schedules,
+    self as server, Agents, App, AtHand, Doors, LINK_TIME_MAX, Socket, Templates, Visits, alerts as alerting, schedules,
 };
 use gangline_specs::config::{Config, MetricRetention, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_store::db::{self, Sequence};
@@ -216,6 +216,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         code,
         series: series_handle,
         alerts: alerts.as_ref().map(alerting::Service::handle).unwrap_or_default(),
+        templates: Templates::of(&folder),
         schedules: schedules::Handle::open(&folder),
         clock: output::now,
         read_configuration: reloading.read.clone(),

@@ -37,6 +37,7 @@ fn read(text: &str) -> Result<Submission, Vec<Problem>> {
         submitter: Submitter("fuzzer".to_owned()),
         overrides: &[],
         is_folder: &|_| true,
+        template: &|name| Ok(format!("envs: {{A: {name}}}")),
         copy_code: &|_, _| Ok(CodeCopy { tree: "0".repeat(64), commit: None, changed_files: 0 }),
     };
     parse(text, &context)

@@ -308,6 +308,7 @@ impl From<Vec<jobfile::Problem>> for ApiError {
 fn problem_to_api(problem: jobfile::Problem) -> api::Problem {
     let place = match problem.place {
         jobfile::Place::File { line, column } => format!("{line}:{column}"),
+        jobfile::Place::Template { name, line, column } => format!("template {name}:{line}:{column}"),
         jobfile::Place::Override(option) => format!("--set {option}"),
     };
     let code = problem.code.as_str().to_owned();

@@ -191,6 +191,7 @@ pub(super) async fn submit(
 /// What reading a job file does on the disk.
 struct Looks<'a> {
     is_folder: &'a dyn Fn(&FsPath) -> bool,
+    template: &'a dyn Fn(&str) -> Result<String, String>,
     copy_code: &'a CopyCode<'a>,
 }
 
@@ -209,7 +210,12 @@ fn read_at_once(app: &App, user: &Submitter, request: &api::SubmitRequest) -> Op
         is_afar.set(true);
         Err(NotCopied { message: "takes long to copy".to_owned(), hint: "it is copied aside".to_owned() })
     };
-    let read = read_job_file(request, user.clone(), &Looks { is_folder: &is_folder, copy_code: &copy_code });
+    let template = |_: &str| {
+        is_afar.set(true);
+        Err("it is read aside".to_owned())
+    };
+    let looks = Looks { is_folder: &is_folder, template: &template, copy_code: &copy_code };
+    let read = read_job_file(request, user.clone(), &looks);
     (!is_afar.get()).then_some(read)
 }
 
@@ -224,7 +230,9 @@ pub(super) async fn read_aside(
         let is_folder = |path: &FsPath| app.at_hand.look(path);
         let copy_code =
             |source: &CodeSource, left_out: Option<&FsPath>| app.code.copy(source, left_out, request.dry_run);
-        read_job_file(&request, user, &Looks { is_folder: &is_folder, copy_code: &copy_code })
+        let template = |name: &str| app.templates.text(name);
+        let looks = Looks { is_folder: &is_folder, template: &template, copy_code: &copy_code };
+        read_job_file(&request, user, &looks)
     };
     let read = tokio::task::spawn_blocking(read).await;
     read.map_err(|_| ApiError::internal("reading a job file panicked"))?
@@ -241,6 +249,7 @@ fn read_job_file(request: &api::SubmitRequest, user: Submitter, looks: &Looks<'_
         submitter: user,
         overrides: &request.set,
         is_folder: looks.is_folder,
+        template: looks.template,
         copy_code: looks.copy_code,
     };
     Ok(jobfile::parse(&request.job_file, &context)?)

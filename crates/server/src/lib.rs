@@ -28,6 +28,7 @@ mod socket;
 mod state_file;
 mod supervisors;
 mod sweeps;
+mod templates;
 pub mod tls;
 mod token;
 mod visits;
@@ -52,6 +53,7 @@ pub use openapi::document as openapi_document;
 pub use reload::{Configured, ReadConfiguration};
 pub use server::{Doors, serve};
 pub use socket::Socket;
+pub use templates::Templates;
 pub use visits::{LINK_TIME_MAX, Visits};
 
 use error::ApiError;
@@ -96,6 +98,8 @@ pub struct App {
     pub agents: Agents,
     /// Alerts.
     pub alerts: alerts::Handle,
+    /// Job files whose keys others take over.
+    pub templates: Templates,
     /// Job files that are submitted again and again.
     pub schedules: schedules::Handle,
     /// Returns the wall-clock time.
@@ -134,6 +138,8 @@ pub fn router(app: App) -> Router {
         .route("/sweeps/{sweep}/cancel", post(sweeps::cancel))
         .route("/schedules", get(schedules::list).post(schedules::create))
         .route("/schedules/{schedule}/{change}", post(schedules::change))
+        .route("/templates", get(templates::list))
+        .route("/templates/{template}", get(templates::show))
         .route("/nodes", get(nodes::list))
         .route("/nodes/{node}", get(agents::show))
         .route("/nodes/{node}/metrics", get(metrics::list_of_node))

@@ -9,7 +9,7 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{agents, alerts, jobs, logs, metrics, nodes, reload, schedules, sweeps, token, why};
+use super::{agents, alerts, jobs, logs, metrics, nodes, reload, schedules, sweeps, templates, token, why};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -44,6 +44,8 @@ use super::{agents, alerts, jobs, logs, metrics, nodes, reload, schedules, sweep
         schedules::list,
         schedules::create,
         schedules::change,
+        templates::list,
+        templates::show,
         nodes::list,
         agents::show,
         metrics::list_of_node,

@@ -16,3 +16,4 @@ mod refusals;
 mod reports;
 mod schedules;
 mod sweeps;
+mod templates;

@@ -211,6 +211,7 @@ impl Plane {
                 .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),
             agents: Agents::of(folder.path()),
             alerts: Default::default(),
+            templates: gangline_server::Templates::of(folder.path()),
             schedules: gangline_server::schedules::Handle::open(folder.path()),
             clock,
             read_configuration: ReadConfiguration(Arc::new(|| {

@@ -7,6 +7,7 @@ const LEVELS: [(&str, &[&str]); 14] = [
         "",
         &[
             "name",
+            "template",
             "queue",
             "priority",
             "num_nodes",

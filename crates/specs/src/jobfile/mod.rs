@@ -23,6 +23,7 @@ mod overrides;
 mod pins;
 mod problem;
 mod sweep;
+mod template;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -84,6 +85,8 @@ pub struct Context<'a> {
     pub overrides: &'a [String],
     /// Reports whether a folder exists.
     pub is_folder: &'a dyn Fn(&Path) -> bool,
+    /// Returns the text of a template; or, as advice, why there is none.
+    pub template: &'a dyn Fn(&str) -> Result<String, String>,
     /// Copies code, without the folder of checkpoints that may lie in it. Called once at most, for a file without a
     /// problem.
     pub copy_code: &'a CopyCode<'a>,
@@ -119,6 +122,7 @@ pub fn parse(text: &str, context: &Context<'_>) -> Result<Submission, Vec<Proble
     let mut problems = Problems::new(context.file_name);
     let job = yaml::read(text, &mut problems).and_then(|mut root| {
         overrides::apply(&mut root, context.overrides, &mut problems);
+        template::apply(&mut root, context, &mut problems);
         job::read(&root, context, &mut problems)
     });
     let found = problems.into_sorted();

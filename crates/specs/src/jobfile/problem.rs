@@ -74,6 +74,15 @@ pub enum Place {
         /// The column.
         column: usize,
     },
+    /// A position in a template that the file names: line and column from 1, in characters.
+    Template {
+        /// The template's name.
+        name: String,
+        /// The line.
+        line: usize,
+        /// The column.
+        column: usize,
+    },
     /// A `--set` option, as given.
     Override(String),
 }
@@ -109,6 +118,7 @@ impl fmt::Display for Problem {
         write!(f, "{} ", self.code.as_str())?;
         match &self.place {
             Place::File { line, column } => write!(f, "{}:{line}:{column}", self.file)?,
+            Place::Template { name, line, column } => write!(f, "template {name}:{line}:{column}")?,
             Place::Override(option) => write!(f, "--set {}", on_one_line(option))?,
         }
         write!(f, ": {}", self.message)?;
@@ -160,7 +170,7 @@ impl Problems {
         outcome.map_err(|refusal| self.add(place, refusal)).ok()
     }
 
-    /// Returns the problems in the order of the file, then of the options.
+    /// Returns the problems in the order of the file, then of templates, then of the options.
     pub(super) fn into_sorted(mut self) -> Vec<Problem> {
         self.found.sort_by(|a, b| a.place.cmp(&b.place));
         self.found.truncate(Problem::COUNT_MAX);

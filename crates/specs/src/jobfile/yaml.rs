@@ -192,7 +192,7 @@ impl Builder<'_> {
                     let refusal = Refusal::new(Code::DuplicateKey, message);
                     let refusal = match slot.get() {
                         Place::File { line, .. } => refusal.hint(format!("the first is on line {line}")),
-                        Place::Override(_) => refusal,
+                        Place::Template { .. } | Place::Override(_) => refusal,
                     };
                     self.problems.add(&entry.place, refusal);
                 }

@@ -289,3 +289,18 @@ fn a_job_may_run_in_an_image_and_see_folders_of_its_node() {
     let one = container("image: python:3.12\nvolumes: /data").expect("an image");
     assert_eq!(one.volumes, [volume("/data", "/data", false)]);
 }
+
+#[test]
+fn a_template_gives_what_the_file_leaves_out_and_a_later_one_wins() {
+    let job = accepted("template: [h100, team]\nrun: x\nresources: {cpus: 8}\nenvs: {C: high}\n", &["envs.A=set"]);
+    let envs: Vec<(&str, &str)> =
+        job.program.envs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(envs, [("A", "set"), ("B", "low"), ("C", "high")]);
+    let gang = &job.gang;
+    assert_eq!((gang.accelerator.0.as_str(), gang.accelerators_per_node.get(), gang.cpus_per_node), ("H100", 8, 8));
+    assert_eq!((job.queue.as_str(), job.recovery.max_faults), ("research", 3));
+    let envs = accepted("template: [h100, team]\nrun: x", &[]).program.envs;
+    assert_eq!(envs.get("A").map(String::as_str), Some("middle"));
+    let chosen = accepted("run: x", &["template=h100"]);
+    assert_eq!(chosen.gang.accelerators_per_node.get(), 8);
+}

@@ -35,12 +35,21 @@ fn read_any(text: &str, overrides: &[String]) -> Result<Submission, Vec<Problem>
         }
         source => Ok(CodeCopy { tree: format!("{source:?} {left_out:?}"), commit: None, changed_files: 0 }),
     };
+    let template = |name: &str| match name {
+        "h100" => Ok("resources: {accelerators: \"H100:8\", cpus: 64}\nenvs: {A: low, B: low}\n".to_owned()),
+        "team" => Ok("queue: research\nenvs: {A: middle}\nrecovery: {max_faults: 3}\n".to_owned()),
+        "wrong" => Ok("queue: research\nresources:\n  cpus: many\n".to_owned()),
+        "nested" => Ok("template: team\nrun: x\n".to_owned()),
+        "broken" => Ok("run: [".to_owned()),
+        _ => Err("there are: broken, h100, nested, team, wrong".to_owned()),
+    };
     let context = Context {
         file_name: "job.yaml",
         base: Path::new("/work/project"),
         submitter: Submitter("ann".to_owned()),
         overrides,
         is_folder: &is_folder,
+        template: &template,
         copy_code: &copy,
     };
     parse(text, &context)
