@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::sweep::{Budget, JobSweep};
-use crate::{HistoryLine, Time};
+use crate::{HistoryLine, LastValue, Time};
 
 /// Jobs, newest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -153,6 +153,9 @@ pub struct Job {
     /// booked when the attempt ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accrued: Option<Usage>,
+    /// The last values of what its ranks report, by name, of its newest attempt; only where one job is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<LastValue>,
     /// Alerts about it that fire now, each as a sentence; only where one job is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<String>,

@@ -29,7 +29,8 @@ pub use job::{
     Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,
 };
 pub use metric::{
-    Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues, NodeMetricCurves, NodeMetricList,
+    LastValue, Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues, NodeMetricCurves,
+    NodeMetricList,
 };
 pub use node::{
     Drain, GpuHours, Health, Node, NodeAgent, NodeAttempt, NodeDetail, NodeEvent, NodeList, NodeProblem, Queue,

@@ -22,6 +22,32 @@ pub struct MetricList {
     pub damaged_files: u64,
 }
 
+/// The last value of a metric of a job, as its rank with the lowest number reported it (measured).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LastValue {
+    /// Its name.
+    pub metric: String,
+    /// The rank.
+    pub rank: u32,
+    /// The value.
+    #[schema(schema_with = number_or_text)]
+    pub last: Measured,
+    /// The step that it was reported with, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// When it was reported.
+    pub at: Time,
+}
+
+impl LastValue {
+    /// Reports whether the job's program named the metric: it is neither one of Gangline's nor the loss or the tokens, which
+    /// a job's progress has.
+    #[must_use]
+    pub fn is_programs(&self) -> bool {
+        !["loss", "tokens"].contains(&self.metric.as_str()) && !self.metric.starts_with("gangline.")
+    }
+}
+
 /// Who measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MetricSource {

@@ -9,6 +9,27 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured(pub f64);
 
+/// Each power that a number is below takes one more decimal.
+const POWERS: [f64; 7] = [1e4, 1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2];
+
+impl Measured {
+    /// Formats the value for people, with about five digits.
+    #[must_use]
+    pub fn short(self) -> String {
+        let Measured(value) = self;
+        let size = value.abs();
+        match size {
+            _ if !value.is_finite() => self.to_string(),
+            _ if size != 0.0 && !(1e-3..1e7).contains(&size) => format!("{value:.4e}"),
+            _ if value.fract() == 0.0 => format!("{value}"),
+            _ => {
+                let decimals = POWERS.iter().take_while(|power| size < **power).count();
+                format!("{value:.decimals$}")
+            }
+        }
+    }
+}
+
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -74,6 +95,19 @@ impl Visitor<'_> for ValueVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_short_value_has_five_digits_and_stays_readable() {
+        let check = |value: f64, text: &str| assert_eq!(Measured(value).short(), text);
+        check(2.309_81, "2.3098");
+        check(12.345_678, "12.346");
+        check(3e-11, "3.0000e-11");
+        check(65_536.0, "65536");
+        check(0.0, "0");
+        check(1.5e9, "1.5000e9");
+        check(f64::NAN, "NaN");
+        check(f64::NEG_INFINITY, "-Infinity");
+    }
 
     #[test]
     fn every_kind_of_value_comes_back_and_other_texts_are_refused() {

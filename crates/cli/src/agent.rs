@@ -13,13 +13,12 @@ use gangline_base::NodeName;
 use gangline_control::secret::Secrets;
 use gangline_execution::agent::{self, AgentNode, AgentOptions, Place};
 use gangline_execution::files::read_bounded;
-use gangline_execution::inventory::this_machine;
+use gangline_execution::inventory::{Inventory, this_machine};
 use gangline_execution::shim::THIS_PROGRAM;
 use gangline_telemetry::kernel_log::Rules;
 
 use crate::client::{absolute, data_folder, given_token, refuse_in_the_clear};
 use crate::failure::Failure;
-use crate::up::own_node_name;
 use crate::{Global, output};
 
 /// The most nodes that one machine stands for.
@@ -200,4 +199,10 @@ fn spawn(command: &mut Command, input: &Mutex<Option<ChildStdin>>) -> io::Result
     let mut child = command.spawn()?;
     *input.lock().unwrap_or_else(PoisonError::into_inner) = child.stdin.take();
     Ok(child)
+}
+
+/// Returns the host's name, reduced to a valid node name.
+pub(crate) fn own_node_name(machine: &Inventory) -> String {
+    let name = machine.host_name.split('.').next().unwrap_or_default();
+    NodeName::new(name).map_or_else(|_| "local".to_owned(), |name| name.to_string())
 }

@@ -11,6 +11,15 @@ use gangline_specs::config::Config;
 
 use crate::failure::Failure;
 
+/// Name of the configuration file in the data folder.
+const FILE: &str = "gangline.toml";
+
+/// Returns the configuration file, if there is one.
+pub(crate) fn path(folder: &Path, named: Option<&PathBuf>) -> Option<PathBuf> {
+    let own = folder.join(FILE);
+    named.cloned().or_else(|| own.exists().then_some(own))
+}
+
 /// Reads the file at `path` and what it names.
 ///
 /// # Errors

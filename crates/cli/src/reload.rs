@@ -11,7 +11,6 @@ use tracing::{error, info};
 
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::up::config_path;
 use crate::{configuration, output};
 
 pub(crate) fn run(client: &Client, is_json: bool) -> Result<(), Failure> {
@@ -32,7 +31,7 @@ fn described(reloaded: &api::Reloaded) -> String {
 /// Returns the function that reads the file again and compares it with what the control plane was started with.
 pub(crate) fn reader(folder: PathBuf, named: Option<PathBuf>, started_with: Config) -> ReadConfiguration {
     ReadConfiguration(Arc::new(move || {
-        let config = match config_path(&folder, named.as_ref()) {
+        let config = match configuration::path(&folder, named.as_ref()) {
             Some(path) => configuration::read(&path).map_err(|failure| failure.detail())?,
             None => Config::default(),
         };

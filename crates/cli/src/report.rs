@@ -7,6 +7,9 @@ use gangline_base::{Bucket, Bytes, Money};
 
 use crate::{output, sweeps};
 
+/// The most metrics in a report.
+const METRICS_SHOWN: usize = 8;
+
 /// Returns the report as text.
 pub(crate) fn job(job: &Job) -> String {
     let mut text = String::new();
@@ -83,10 +86,25 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     if let Some(folder) = job.checkpoint_path.as_ref().filter(|_| saved.count > 0) {
         writeln!(text, "               in {folder}")?;
     }
+    if let Some(metrics) = metrics(job) {
+        writeln!(text, "  metrics      {metrics}")?;
+    }
     for alert in &job.alerts {
         writeln!(text, "  alert        {alert}")?;
     }
     writeln!(text, "  faults       {} of at most {}", job.faults, job.max_faults)
+}
+
+/// Formats the last values of the metrics that the job's program named, the first few of them.
+fn metrics(job: &Job) -> Option<String> {
+    let own: Vec<_> = job.metrics.iter().filter(|value| value.is_programs()).collect();
+    let shown = own.iter().take(METRICS_SHOWN);
+    let shown: Vec<String> = shown.map(|value| format!("{} {}", value.metric, value.last.short())).collect();
+    let more = match own.len().saturating_sub(METRICS_SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more: gangline series {}", job.id),
+    };
+    (!shown.is_empty()).then(|| format!("{}{more} (measured, at last)", shown.join(", ")))
 }
 
 /// Formats the time that saves stalled the slots, once an attempt is booked.

@@ -9,7 +9,6 @@ use gangline_specs::config::Config;
 
 use crate::client::{absolute, data_folder};
 use crate::failure::Failure;
-use crate::up::config_path;
 use crate::{Global, configuration, output};
 
 /// Whose rules.
@@ -22,7 +21,7 @@ pub(crate) struct RetentionArgs {
 
 pub(crate) fn run(global: &Global, args: &RetentionArgs) -> Result<(), Failure> {
     let folder = absolute(&data_folder(global)?)?;
-    let path = config_path(&folder, args.config.as_ref());
+    let path = configuration::path(&folder, args.config.as_ref());
     let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
     let shown = preview(&folder, &config.retention, output::now())
         .map_err(|error| Failure::local(with_causes(&error), "name the data folder of a control plane with --data"))?;

@@ -4,6 +4,7 @@ mod hosts;
 
 use clap::Args;
 use gangline_api as api;
+use gangline_base::Measured;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
@@ -154,26 +155,9 @@ fn steps(values: &api::MetricValues) -> String {
 
 /// Returns the last, smallest, mean and largest value.
 fn numbers(values: &api::MetricValues) -> [String; 4] {
-    let short = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), short);
+    let short = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| Measured(value).short());
     [short(Some(values.last.0)), short(values.min), short(values.mean), short(values.max)]
 }
-
-/// Formats a number with five significant digits.
-fn short(value: f64) -> String {
-    let size = value.abs();
-    match size {
-        _ if !value.is_finite() => gangline_base::Measured(value).to_string(),
-        _ if size != 0.0 && !(1e-3..1e7).contains(&size) => format!("{value:.4e}"),
-        _ if value.fract() == 0.0 => format!("{value}"),
-        _ => {
-            let decimals = POWERS.iter().take_while(|power| size < **power).count();
-            format!("{value:.decimals$}")
-        }
-    }
-}
-
-/// Each that a number is below takes one more decimal.
-const POWERS: [f64; 7] = [1e4, 1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2];
 
 fn or_dash(number: Option<u32>) -> String {
     number.map_or_else(|| "-".to_owned(), |number| number.to_string())
@@ -202,23 +186,5 @@ fn tell_gaps(left_out: u64, damaged_files: u64) {
         output::tell(&format!(
             "{damaged_files} files of the series store are damaged; what they held of this job is missing"
         ));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::short;
-
-    #[test]
-    fn numbers_have_five_digits_and_stay_readable() {
-        let check = |value: f64, text: &str| assert_eq!(short(value), text);
-        check(2.309_81, "2.3098");
-        check(12.345_678, "12.346");
-        check(3e-11, "3.0000e-11");
-        check(65_536.0, "65536");
-        check(0.0, "0");
-        check(1.5e9, "1.5000e9");
-        check(f64::NAN, "NaN");
-        check(f64::NEG_INFINITY, "-Infinity");
     }
 }

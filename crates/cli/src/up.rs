@@ -1,23 +1,23 @@
 //! `up`: runs the control plane in the foreground.
 
+mod nodes;
+
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter, with_causes};
+use gangline_base::{Bytes, Submitter, with_causes};
 use gangline_control::code::CodeStore;
 use gangline_control::secret::Secrets;
 use gangline_control::service::{OnJournalFailure, Options, Service, StartError, SurveyOptions, Timing};
 use gangline_execution::endpoint::publish;
-use gangline_execution::inventory::{Inventory, this_layout, this_machine};
 use gangline_execution::timeouts::Timeouts;
-use gangline_orchestration::NodeCapacity;
 use gangline_server::{
     self as server, Agents, App, AtHand, Doors, LINK_TIME_MAX, Socket, Templates, Visits, alerts as alerting, schedules,
 };
-use gangline_specs::config::{Config, MetricRetention, NodeConfig, agree_on_prices, parse_accelerators};
+use gangline_specs::config::{Config, MetricRetention};
 use gangline_store::db::{self, Sequence};
 use gangline_telemetry::series;
 use tokio::net::TcpListener;
@@ -32,11 +32,10 @@ use crate::launcher::{self, Chosen, LauncherArgs};
 use crate::listen::{ListenArgs, Listening};
 use crate::reload::{self, Reloading};
 use crate::{Global, alerts, courier, output};
+use nodes::{nodes_and_rules, price};
 
 /// Interval between two checks that the control plane's threads live.
 const LIFE_CHECK: Duration = Duration::from_millis(500);
-/// Name of the configuration file in the data folder.
-const CONFIG_FILE: &str = "gangline.toml";
 /// The folder of the series store in the data folder.
 const SERIES_FOLDER: &str = "series";
 
@@ -156,17 +155,15 @@ pub(crate) fn wait_for_signal(running: &Running) -> Result<(), Failure> {
 /// Starts a control plane on a data folder.
 pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let folder = private(folder)?;
-    let path = config_path(&folder, args.config.as_ref());
+    let path = configuration::path(&folder, args.config.as_ref());
     let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
     let alert_setup = alerts::setup(&folder, &config, path.as_deref())?;
     let listening = Listening::choose(&folder, &config, path.as_deref(), &args.listen)?;
-    let address = listening.address;
     let secrets = open_secrets(&folder)?;
-    let Chosen { launcher, has_nodes } = launcher::choose(&folder, &config, path.as_deref(), &args.launcher, address)?;
+    let Chosen { launcher, has_nodes } =
+        launcher::choose(&folder, &config, path.as_deref(), &args.launcher, listening.address)?;
     let survey = has_nodes.then_some(SurveyOptions { price_per_hour: price(args)? });
-    let mut nodes = if has_nodes { no_nodes(&config, args)? } else { nodes(&config, args)? };
-    let mut sharing = config.sharing.clone();
-    agree_on_prices(&mut nodes, &mut sharing.prices);
+    let (nodes, sharing) = nodes_and_rules(&config, args, has_nodes)?;
     let journal_folder = journal_folder(&folder, &config, args)?;
     let names: Vec<String> = nodes.iter().map(|node| node.name.to_string()).collect();
     let options = Options {
@@ -190,7 +187,8 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     // The port comes before the journal: whoever holds the folder keeps its endpoint file.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let bound = runtime.block_on(bind(&listening));
-    let listener = bound.map_err(|error| listen_failure(&journal_folder, options.journal, address, &error))?;
+    let listener =
+        bound.map_err(|error| listen_failure(&journal_folder, options.journal, listening.address, &error))?;
     let (port, user) = (listener.local_addr()?.port(), options.user.clone());
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
     let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
@@ -362,27 +360,6 @@ fn private(folder: &Path) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
-/// Returns the configuration file, if there is one.
-pub(crate) fn config_path(folder: &Path, named: Option<&PathBuf>) -> Option<PathBuf> {
-    let own = folder.join(CONFIG_FILE);
-    named.cloned().or_else(|| own.exists().then_some(own))
-}
-
-/// Refuses named nodes if the launcher knows its own.
-fn no_nodes(config: &Config, args: &UpArgs) -> Result<Vec<NodeConfig>, Failure> {
-    if config.nodes.is_empty() && args.nodes.is_empty() {
-        return Ok(Vec::new());
-    }
-    let message = "with --launcher slurm nodes are those that Slurm has: neither --node nor [[node]] may name others";
-    Err(Failure::coded("G0505", message, "take them out"))
-}
-
-/// Returns the default price of an accelerator-hour.
-fn price(args: &UpArgs) -> Result<Option<Money>, Failure> {
-    let price = args.price.as_deref().map(str::parse::<Money>).transpose();
-    price.map_err(|error| Failure::coded("G0505", error.to_string(), "write it as 2.49"))
-}
-
 /// Binds the requested port. If none is requested and the default one is taken, perhaps by a hostile user,
 /// any free one is used: the command line and supervisors use the socket.
 async fn bind(listening: &Listening) -> std::io::Result<TcpListener> {
@@ -402,66 +379,6 @@ fn listen_failure(folder: &Path, journal: db::Options, address: SocketAddr, erro
     }
     let hint = "is another control plane running? Choose another port with --listen";
     Failure::coded("G0503", format!("{address} can't be listened on: {error}"), hint)
-}
-
-fn nodes(config: &Config, args: &UpArgs) -> Result<Vec<NodeConfig>, Failure> {
-    let refused = |message: String| {
-        Failure::coded("G0505", message, "write a node as NAME=KIND:COUNT, such as box=H100:8 or n1=cpu:2")
-    };
-    let price = price(args)?;
-    let inventory = this_machine();
-    let mut nodes: Vec<NodeConfig> = Vec::new();
-    for text in &args.nodes {
-        let (name, accelerators) = text.split_once('=').ok_or_else(|| refused(format!("\"{text}\" is not a node")))?;
-        let (accelerator, count) = parse_accelerators(accelerators).map_err(refused)?;
-        nodes.push(node(name, accelerator, count, &inventory).map_err(refused)?);
-    }
-    if nodes.is_empty() {
-        nodes.clone_from(&config.nodes);
-    }
-    if nodes.is_empty() {
-        let (kind, count) = (AcceleratorKind(inventory.accelerators.kind.clone()), inventory.accelerators.count);
-        let own = node(&own_node_name(&inventory), kind, count, &inventory).map_err(refused)?;
-        nodes.push(NodeConfig { layout: this_layout(&inventory), ..own });
-    }
-    let mut names: Vec<&NodeName> = nodes.iter().map(|node| &node.name).collect();
-    names.sort();
-    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(refused(format!("there are two nodes named \"{}\"", twice[0])));
-    }
-    for node in &mut nodes {
-        node.price_per_hour = node.price_per_hour.or(price);
-    }
-    Ok(nodes)
-}
-
-fn node(
-    name: &str,
-    accelerator: AcceleratorKind,
-    accelerators: u32,
-    machine: &Inventory,
-) -> Result<NodeConfig, String> {
-    Ok(NodeConfig {
-        name: NodeName::new(name).map_err(|error| error.to_string())?,
-        capacity: NodeCapacity {
-            pool: PoolName::default(),
-            accelerator,
-            accelerators,
-            cpus: machine.cpus,
-            memory: machine.memory,
-        },
-        location: Default::default(),
-        layout: Default::default(),
-        links_file: None,
-        address: "127.0.0.1".to_owned(),
-        price_per_hour: None,
-    })
-}
-
-/// Returns the host's name, reduced to a valid node name.
-pub(crate) fn own_node_name(machine: &Inventory) -> String {
-    let name = machine.host_name.split('.').next().unwrap_or_default();
-    NodeName::new(name).map_or_else(|_| "local".to_owned(), |name| name.to_string())
 }
 
 fn journal_options(args: &UpArgs) -> Result<db::Options, Failure> {

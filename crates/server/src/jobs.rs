@@ -18,7 +18,7 @@ use utoipa::IntoParams;
 use super::error::ApiError;
 use super::once::Caller;
 use super::segment::Segment;
-use super::{App, ErrorBody, read, try_read};
+use super::{App, ErrorBody, metrics, read, try_read};
 use gangline_control::service::{self, Resumption};
 use gangline_control::views::{JOBS_PER_PAGE_MAX, JobPage, Standing, StateRecord, Wanted};
 use gangline_store::db;
@@ -276,6 +276,7 @@ async fn record_of(app: &Arc<App>, text: &str) -> Result<api::Job, ApiError> {
 pub(super) async fn show(State(app): State<Arc<App>>, Segment(job): Segment) -> Result<Json<api::Job>, ApiError> {
     let mut job = record_of(&app, &job).await?;
     job.alerts = app.alerts.firing_about(&job.id);
+    job.metrics = metrics::last_values(&app, parse_job(&job.id)?).await;
     Ok(Json(job))
 }
 

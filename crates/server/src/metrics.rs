@@ -1,5 +1,6 @@
 //! Metrics: from supervisors into the series store, and from there to users.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -23,6 +24,8 @@ use super::{App, ErrorBody, read};
 
 /// The most metrics that are listed, and the most curves of an answer.
 const CURVES_MAX: usize = 2_000;
+/// The most metrics whose last values are shown with a job.
+const LAST_VALUES_MAX: usize = 100;
 /// Default number of points of a curve.
 const POINTS: usize = 320;
 /// The most points of a curve.
@@ -156,6 +159,26 @@ pub(super) async fn list(
     let (left_out, damaged_files) = (found.left_out, found.damaged_files);
     let metrics = found.curves.into_iter().filter_map(metric_of).collect();
     Ok(Json(api::MetricList { job: id.to_string(), metrics, left_out, damaged_files }))
+}
+
+/// Returns the last value of each metric that a job's ranks reported in its newest attempt, of its lowest rank. Empty
+/// if the series store can't answer, which its own paths say.
+pub(super) async fn last_values(app: &App, job: JobId) -> Vec<api::LastValue> {
+    let Ok(found) = ask(app, series::Query::all(Scope::Job(job), 1, CURVES_MAX)).await else { return Vec::new() };
+    let newest = found.curves.iter().filter_map(|curve| curve.series.source.attempt).max();
+    let is_newest = |curve: &&Curve| curve.series.source.attempt == newest && curve.series.source.device.is_none();
+    let mut last: BTreeMap<String, api::LastValue> = BTreeMap::new();
+    for curve in found.curves.iter().filter(is_newest) {
+        let (Some(rank), Some(bucket)) = (curve.series.source.rank, curve.buckets.first()) else { continue };
+        let metric = curve.series.metric.clone();
+        if last.get(&metric).is_some_and(|known| known.rank <= rank) {
+            continue;
+        }
+        let step = bucket.steps.map(|(_, last)| last.0);
+        let at = api::Time(bucket.last_at());
+        last.insert(metric.clone(), api::LastValue { metric, rank, last: Measured(bucket.last), step, at });
+    }
+    last.into_values().take(LAST_VALUES_MAX).collect()
 }
 
 /// What a node's agent reads: every metric with its last, smallest, largest and mean value.

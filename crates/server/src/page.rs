@@ -18,7 +18,7 @@ use super::auth::{COOKIE, has_cookie, prove};
 use super::crowd::Admission;
 use super::error::ApiError;
 use super::visits::SESSION_TIME_MAX;
-use super::{App, jobs};
+use super::{App, jobs, metrics};
 use crate::web::{self, PageData};
 
 /// The most jobs on the page that hold devices, that wait, and that have ended, each.
@@ -89,10 +89,12 @@ fn refused(app: &App, headers: &HeaderMap) -> Response {
 
 async fn page_data(app: &Arc<App>) -> Result<PageData, ApiError> {
     let queues = app.handle.queues().await?.queues;
-    let jobs = jobs_shown(app, &queues).await?;
+    let mut jobs = jobs_shown(app, &queues).await?;
+    jobs.iter_mut().for_each(|job| job.alerts = app.alerts.firing_about(&job.id));
     let mut curves = Vec::new();
-    for job in jobs.iter().filter(|job| job.progress.step.is_some()).take(CURVES_SHOWN) {
+    for job in jobs.iter_mut().filter(|job| job.progress.step.is_some()).take(CURVES_SHOWN) {
         curves.push(jobs::series_of(app, jobs::parse_job(&job.id)?, POINTS_SHOWN).await?);
+        job.metrics = metrics::last_values(app, jobs::parse_job(&job.id)?).await;
     }
     let nodes = app.handle.nodes().await?.nodes;
     let health = app.handle.health().await?;

@@ -54,6 +54,12 @@ fn every_metric_of_every_rank_is_there_at_the_end() {
         text.stderr
     );
     assert_eq!(product.run(&["series", "job-9"]).code, 3);
+    let shown = product.job(&id)["metrics"].clone();
+    let f1 = shown.as_array().expect("a list").iter().find(|value| value["metric"] == "eval/f1").cloned();
+    let f1 = f1.unwrap_or_else(|| panic!("the last value: {shown:#}"));
+    assert_eq!((&f1["rank"], &f1["last"], &f1["step"]), (&json!(0), &json!(1.0), &json!(10)), "{shown:#}");
+    let report = product.run(&["show", &id]).stdout;
+    assert!(report.contains("  metrics      eval/f1 1, lr 1.0000e-10 (measured, at last)\n"), "{report}");
 }
 
 /// Ten thousand names cost the names beyond the limit, which is said, and nothing else.

@@ -77,6 +77,7 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
             .filter(|e| !e.is_empty())
             .as_deref()
             .map(usage),
+        metrics: Vec::new(),
         alerts: Vec::new(),
         history: history_to_api(record),
     }

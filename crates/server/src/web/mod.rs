@@ -4,7 +4,7 @@
 mod curve;
 mod style;
 
-use gangline_api::{Health, Job, JobState, Node, Queue, Series, Usage};
+use gangline_api::{Health, Job, JobState, LastValue, Node, Queue, Series, Usage};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 /// The data shown on the page.
@@ -20,6 +20,8 @@ pub(crate) struct PageData {
 const REFRESH_SECONDS: u32 = 2;
 /// The most ids in one cell of a table.
 const IDS_SHOWN_MAX: usize = 20;
+/// The most metrics in a card of a job.
+const METRICS_SHOWN_MAX: usize = 6;
 
 fn frame(title: &str, refreshes: bool, body: &Markup) -> Markup {
     html! {
@@ -171,6 +173,7 @@ fn job_card(job: &Job, curve: Option<&Series>) -> Markup {
                 span class={ "state " (job.state.name()) } { (mark(job.state)) " " (job.state.name()) }
             }
             p class="muted because" { (job.because) }
+            @for alert in &job.alerts { p class="alarm" role="alert" { (alert) } }
             div class="body" {
                 dl {
                     dt { "Gang" } dd { (job.gang.nodes) " × " (job.gang.accelerator) ":" (job.gang.accelerators_per_node) }
@@ -178,6 +181,9 @@ fn job_card(job: &Job, curve: Option<&Series>) -> Markup {
                     dt { "Loss" } dd { (job.progress.last_loss(4).unwrap_or_else(|| "–".to_owned())) }
                     @if let Some(rate) = job.progress.tokens_per_second.filter(|_| !job.state.is_final()) {
                         dt { "Tokens/s" } dd { (format!("{rate:.0}")) }
+                    }
+                    @for value in shown_metrics(job) {
+                        dt { (value.metric) } dd { (value.last.short()) }
                     }
                     dt { "Attempts" } dd { (job.attempts.len()) @if job.faults > 0 { ", " (job.faults) " fault(s)" } }
                     dt { "Checkpoints" } dd { (job.checkpoints.count) ", " (gangline_base::Bytes(job.checkpoints.bytes)) }
@@ -195,6 +201,11 @@ fn job_card(job: &Job, curve: Option<&Series>) -> Markup {
             }
         }
     }
+}
+
+/// Returns the metrics that the job's program named, as many as a card has room for.
+fn shown_metrics(job: &Job) -> impl Iterator<Item = &LastValue> {
+    job.metrics.iter().filter(|value| value.is_programs()).take(METRICS_SHOWN_MAX)
 }
 
 /// Formats slot-seconds, their cost and the goodput.

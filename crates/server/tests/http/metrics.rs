@@ -12,7 +12,7 @@ use crate::plane::{Answer, Plane};
 const SECOND: u64 = 1_000_000_000;
 
 /// Rows `first..first + count` of a rank: a step, its loss (NaN at step 3) and its learning rate each second.
-fn report(spec: &SupervisorSpec, rank: u32, first: u64, count: u64) -> Value {
+pub(crate) fn report(spec: &SupervisorSpec, rank: u32, first: u64, count: u64) -> Value {
     let row = |number: u64| {
         let loss = if number == 3 { json!("NaN") } else { json!(number) };
         let at = 1_800_000_000 * SECOND + number * SECOND;
@@ -23,7 +23,7 @@ fn report(spec: &SupervisorSpec, rank: u32, first: u64, count: u64) -> Value {
     json!({"version": 1, "job": spec.job, "attempt": spec.attempt, "epoch": spec.epoch, "node": spec.node, "batches": [batch]})
 }
 
-fn post(plane: &Plane, token: &str, spec: &SupervisorSpec, report: &Value) -> Answer {
+pub(crate) fn post(plane: &Plane, token: &str, spec: &SupervisorSpec, report: &Value) -> Answer {
     let attempt = format!("{}/{}/{:016x}", spec.job, spec.attempt, spec.epoch);
     let bearer = format!("Bearer {token}");
     let headers =

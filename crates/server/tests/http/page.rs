@@ -1,5 +1,6 @@
 //! The page.
 
+use crate::metrics::{post, report};
 use crate::plane::{Plane, sample};
 
 pub(crate) fn page(plane: &Plane) -> String {
@@ -49,10 +50,12 @@ fn the_page_shows_what_the_api_gives() {
     let second = plane.submit("second", 1);
     let spec = plane.launched();
     plane.store(&spec, &[sample(1), sample(7)]);
+    assert_eq!(post(&plane, &spec.token, &spec, &report(&spec, 0, 0, 8)).status, 200);
     let page = page(&plane);
     for expected in [
         "<polyline",
         "7 of 10",
+        "<dt>lr</dt><dd>3.0000e-11</dd>",
         "1 live".replace('1', "2").as_str(),
         "2 of 2 slot(s) held",
         &format!("href=\"#{first}\""),
