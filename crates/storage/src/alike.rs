@@ -156,10 +156,12 @@ fn contents(entries: &[Entry<'_>]) -> Vec<Digest> {
         let places = (0..pieces_of(entry)).map(|piece| piece * SEGMENT_BYTES);
         pieces.extend(places.map(|at| Piece { data: entry.data, at, is_sampled: entry.is_sampled }));
     }
-    let mut hashes: Vec<SegmentHash> = on_threads(threads_for(bytes), pieces, || |piece: Piece<'_>| piece.hash());
+    let hashes: Vec<SegmentHash> = on_threads(threads_for(bytes), pieces, || |piece: Piece<'_>| piece.hash());
+    let mut rest = hashes.as_slice();
     let join = |entry: &Entry<'_>| {
-        let own: Vec<SegmentHash> = hashes.drain(..pieces_of(entry)).collect();
-        join_segments(&own, entry.data.len())
+        let (own, others) = rest.split_at(pieces_of(entry));
+        rest = others;
+        join_segments(own, entry.data.len())
     };
     entries.iter().map(join).collect()
 }
