@@ -2,11 +2,11 @@
 //!
 //! The command replaces this process, so it has this terminal: signals, job control and the exit code are its own. It
 //! has the environment and the folder of one of the job's ranks, and joins the rank's control group. It is thus known
-//! as the job's, and ends with the job's attempt.
+//! as the job's, and ends with the job's attempt. Beside a rank in a container it starts in the container.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Read;
+use std::io::{IsTerminal as _, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,8 @@ use crate::failure::Failure;
 
 /// The most bytes of a process's environment: Linux allows less by default.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
+/// The variable of a rank's shim that names the container in which the rank runs.
+const CONTAINER_VARIABLE: &str = "GANGLINE_CONTAINER";
 /// The shell of a rank's environment that names none.
 const SHELL_DEFAULT: &str = "/bin/sh";
 
@@ -108,7 +110,16 @@ impl Rank {
         Ok(Rank { pid, environment, folder })
     }
 
+    /// Returns the name of the rank's container.
+    fn container(&self) -> Option<&OsStr> {
+        self.environment.iter().find(|(name, _)| name == CONTAINER_VARIABLE).map(|(_, value)| value.as_os_str())
+    }
+
     fn shell(&self) -> OsString {
+        if self.container().is_some() {
+            // The shell of the node may not be in the image, which has one of this name.
+            return "sh".into();
+        }
         let named = self.environment.iter().find(|(name, value)| name == "SHELL" && Path::new(value).is_absolute());
         named.map_or_else(|| SHELL_DEFAULT.into(), |(_, value)| value.clone())
     }
@@ -137,13 +148,24 @@ fn become_command(rank: &Rank, command: &[OsString]) -> Result<std::convert::Inf
         return Err(Failure::local("no command is given", "write it after --"));
     };
     join_control_group(rank.pid);
-    let mut command = Command::new(program);
+    let mut command = match rank.container() {
+        Some(container) => in_container(container, &rank.folder, program),
+        None => Command::new(program),
+    };
     command.args(arguments).env_clear().envs(rank.environment.iter().map(|(name, value)| (name, value)));
     // The terminal is this one, not the one in which the control plane was started.
     command.envs(std::env::var_os("TERM").map(|term| (OsStr::new("TERM"), term)));
     let error = command.current_dir(&rank.folder).exec();
     let message = format!("{} can't be started in {}: {error}", Path::new(program).display(), rank.folder.display());
     Err(Failure::local(message, "the command is looked up in the job's PATH"))
+}
+
+/// Returns the beginning of a command line that runs a program in a container, with this terminal if there is one.
+fn in_container(container: &OsStr, folder: &Path, program: &OsStr) -> Command {
+    let mut command = Command::new("podman");
+    command.args(["exec", "--interactive"]).args(std::io::stdin().is_terminal().then_some("--tty"));
+    command.arg("--workdir").arg(folder).arg(container).arg(program);
+    command
 }
 
 /// Joins a process's control group where that is allowed, so that the job's limits hold for the command too.

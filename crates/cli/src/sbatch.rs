@@ -6,11 +6,12 @@
 
 mod options;
 mod queues;
+mod refused;
 mod words;
 
 use serde_json::{Map, Value, json};
 
-use options::{Asked, Directive};
+use options::{Asked, Directive, Gpus};
 use queues::Place;
 pub(crate) use queues::Queues;
 
@@ -91,27 +92,10 @@ fn document(
     }
     let nodes = asked.nodes()?;
     set("num_nodes", if nodes.0 == nodes.1 { json!(nodes.0) } else { json!({"min": nodes.0, "max": nodes.1}) });
-    let tasks = asked.tasks_per_node(nodes.0);
-    let gpus = asked.gpus_per_node(nodes.0, tasks)?;
-    let cpus = asked.cpus_per_task.unwrap_or(0).saturating_mul(tasks);
-    let mut resources = Map::new();
-    let accelerators = match &gpus {
-        None => format!("cpu:{}", cpus.max(tasks)),
-        Some((Some(kind), count)) => format!("{kind}:{count}"),
-        Some((None, count)) => {
-            let kind = kind.ok_or("the GPUs have no type: say which, as in --gpus-per-node=h100:8")?;
-            notes.push(format!("the GPUs have no type: {kind} is taken, the only one that there is"));
-            format!("{kind}:{count}")
-        }
-    };
-    resources.insert("accelerators".to_owned(), json!(accelerators));
-    if gpus.is_some() && cpus > 0 {
-        resources.insert("cpus".to_owned(), json!(cpus));
-    }
-    if let Some(memory) = asked.memory_mib(cpus.max(tasks), gpus.as_ref().map_or(0, |(_, count)| *count)) {
-        resources.insert("memory".to_owned(), json!(format!("{memory}MiB")));
-    }
-    set("resources", Value::Object(resources));
+    let gpus = asked.gpus_per_node(nodes.0)?;
+    let tasks = asked.tasks_per_node(nodes.0, gpus.as_ref().map_or(0, |(_, count)| *count));
+    let cpus = asked.cpus_per_node(tasks, gpus.as_ref().map_or(0, |(_, count)| *count));
+    set("resources", resources(&asked, (tasks, cpus), gpus.as_ref(), kind, notes)?);
     let count = gpus.as_ref().map_or(tasks, |(_, count)| *count);
     set("launch", json!(if tasks > 1 && tasks == count { "accelerator" } else { "node" }));
     if tasks > 1 && tasks != count {
@@ -134,6 +118,18 @@ fn document(
     if !asked.envs.is_empty() {
         set("envs", json!(asked.envs));
     }
+    if !asked.after.is_empty() {
+        set("after", json!(asked.after));
+    }
+    if asked.image.is_none() && !asked.volumes.is_empty() {
+        return Err("--container-mounts without --container-image: name the image too".to_owned());
+    }
+    if let Some(image) = &asked.image {
+        set("image", json!(image));
+    }
+    if !asked.volumes.is_empty() {
+        set("volumes", json!(asked.volumes));
+    }
     if let Some(topology) = asked.topology() {
         set("topology", topology);
     }
@@ -142,6 +138,34 @@ fn document(
     }
     set("run", json!(run(text, name)));
     Ok(Value::Object(job))
+}
+
+/// Returns what a node of the job has: accelerators, and cores and memory if any are requested.
+fn resources(
+    asked: &Asked,
+    (tasks, cpus): (u32, u32),
+    gpus: Option<&Gpus>,
+    kind: Option<&str>,
+    notes: &mut Vec<String>,
+) -> Result<Value, String> {
+    let mut resources = Map::new();
+    let accelerators = match gpus {
+        None => format!("cpu:{}", cpus.max(tasks)),
+        Some((Some(kind), count)) => format!("{kind}:{count}"),
+        Some((None, count)) => {
+            let kind = kind.ok_or("the GPUs have no type: say which, as in --gpus-per-node=h100:8")?;
+            notes.push(format!("the GPUs have no type: {kind} is taken, the only one that there is"));
+            format!("{kind}:{count}")
+        }
+    };
+    resources.insert("accelerators".to_owned(), json!(accelerators));
+    if gpus.is_some() && cpus > 0 {
+        resources.insert("cpus".to_owned(), json!(cpus));
+    }
+    if let Some(memory) = asked.memory_mib(cpus.max(tasks), gpus.map_or(0, |(_, count)| *count)) {
+        resources.insert("memory".to_owned(), json!(format!("{memory}MiB")));
+    }
+    Ok(Value::Object(resources))
 }
 
 /// Returns the sweep that an array becomes.
@@ -198,7 +222,24 @@ mod tests {
         check("#SBATCH -c 12 --ntasks-per-node=8 --gres=gpu:8", "resources.cpus", json!(96));
         check("#SBATCH --mem=200G", "resources.memory", json!("204800MiB"));
         check("#SBATCH --mem-per-cpu=2G -c 4", "resources.memory", json!("8192MiB"));
+        check("#SBATCH --mem=1GB", "resources.memory", json!("1024MiB"));
         check("#SBATCH --mem=0", "resources.memory", Value::Null);
+        check("#SBATCH --gres=gpu:8 --cpus-per-gpu=12", "resources.cpus", json!(96));
+        check("#SBATCH --gres=gpu:8 --ntasks-per-gpu=1", "launch", json!("accelerator"));
+        check(
+            "#SBATCH -d afterok:12:13,afterany:job-14",
+            "after",
+            json!({"12": "success", "13": "success", "job-14": "any"}),
+        );
+        check("#SBATCH --dependency=afternotok:7", "after", json!({"7": "failure"}));
+        check(
+            "#SBATCH --container-image=nvcr.io#nvidia/pytorch:25.01-py3",
+            "image",
+            json!("nvcr.io/nvidia/pytorch:25.01-py3"),
+        );
+        let mounts = "#SBATCH --container-image=docker://python:3.12 --container-mounts=/data:/data:ro,/scratch";
+        check(mounts, "volumes", json!(["/data:/data:ro", "/scratch"]));
+        check(mounts, "image", json!("python:3.12"));
         check("#SBATCH --ntasks-per-node=8 --gres=gpu:8", "launch", json!("accelerator"));
         check("#SBATCH --gres=gpu:8", "launch", json!("node"));
         check("#SBATCH --time=1-12:30:00", "time_limit", json!("131400s"));
@@ -232,7 +273,7 @@ mod tests {
     fn what_is_not_honoured_is_said_with_its_line() {
         let (_, notes) = translated(
             "#SBATCH --exclusive\n#SBATCH -p gpus   # the big ones\n#SBATCH --output=%x_%j.out --open-mode=append\n\
-             #SBATCH --exclude=n7\n#SBATCH --dependency=singleton\n#SBATCH --frobnicate=1\nsrun python train.py\n#SBATCH -N 9",
+             #SBATCH --comment=x\n#SBATCH --nice\n#SBATCH --frobnicate=1\nsrun python train.py\n#SBATCH -N 9",
         );
         let check = |place: usize, expected: &str| {
             assert!(notes.get(place).is_some_and(|note| note.starts_with(expected)), "{expected} in {notes:#?}");
@@ -241,8 +282,8 @@ mod tests {
         check(1, "line 3: --partition: ");
         check(2, "line 4: --output: ");
         check(3, "line 4: --open-mode: ");
-        check(4, "line 5: --exclude: ");
-        check(5, "line 6: --dependency: ");
+        check(4, "line 5: --comment: ");
+        check(5, "line 6: --nice: ");
         check(6, "line 7: --frobnicate: it isn't known");
         check(7, "line 8: srun: ");
         assert_eq!(notes.len(), 8, "what follows the first command is no option: {notes:#?}");
@@ -257,7 +298,19 @@ mod tests {
         };
         check("#SBATCH --nodes=many", "line 2: --nodes: \"many\"");
         check("#SBATCH --time=soon", "line 2: --time: \"soon\"");
-        check("#SBATCH --dependency=afterok:42", "line 2: --dependency: ");
+        for dependency in
+            ["singleton", "after:42", "afterok:42?afterany:7", "afterok", "afterok:x", "afterok:1,afterany:1"]
+        {
+            check(&format!("#SBATCH --dependency={dependency}"), "line 2: --dependency: ");
+        }
+        for option in
+            ["--hold", "-H", "-b now+1hour", "-x n7", "-w n7", "-C a100", "-L matlab", "--reservation=r", "-M other"]
+        {
+            let long = options::of(&format!("#SBATCH {option}"), &mut Vec::new()).remove(0).name;
+            check(&format!("#SBATCH {option}"), &format!("line 2: --{long}: "));
+        }
+        check("#SBATCH --container-image=/images/torch.sqsh", "line 2: --container-image: ");
+        check("#SBATCH --container-mounts=/data:/data", "--container-mounts without --container-image");
         check("#SBATCH --array=5-1", "line 2: --array: ");
         check("#SBATCH --array=0-9999999", "line 2: --array: ");
         check("#SBATCH --gres=gpu:8", "the GPUs have no type");

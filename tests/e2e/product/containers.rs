@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fixtures::images::{IMAGE, Images};
-use crate::fixtures::product::{Product, assert_booked_exactly};
+use crate::fixtures::product::{Product, assert_booked_exactly, rank_pid};
 use crate::fixtures::wait_for;
 
 #[test]
@@ -54,6 +54,10 @@ fn a_program_in_a_container_saves_before_it_is_stopped_and_nothing_is_left() {
     let exists = |name: &str| product.path(name).exists();
     wait_for("the program to begin", || exists("begun").then_some(()));
     assert!(images.containers().contains("gangline-job-1-"), "{}", images.containers());
+    wait_for("the rank's process to be known", || rank_pid(&product.job(&job), 0, 0));
+    let beside = product.run(&["exec", &job, "--", "sh", "-c", "echo $RANK; ls /usr || ls; exit 7"]);
+    assert_eq!((beside.code, beside.stdout.lines().next()), (7, Some("0")), "{}", beside.stderr);
+    assert!(beside.stdout.contains("begun"), "it starts in the job's folder: {}", beside.stdout);
     assert_eq!(product.run(&["cancel", &job]).code, 0);
     product.wait_state(&job, "cancelled");
     assert!(exists("saved") && !exists("never"));

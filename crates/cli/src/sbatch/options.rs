@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use gangline_execution::launcher::slurm::gpus;
 use serde_json::{Value, json};
 
-use super::words;
+use super::{refused, words};
 
 /// Short option names and their long ones.
-const SHORT: [(char, &str); 18] = [
+const SHORT: [(char, &str); 29] = [
     ('J', "job-name"),
     ('N', "nodes"),
     ('n', "ntasks"),
@@ -27,10 +27,35 @@ const SHORT: [(char, &str); 18] = [
     ('D', "chdir"),
     ('C', "constraint"),
     ('M', "clusters"),
+    ('F', "nodefile"),
+    ('H', "hold"),
+    ('L', "licenses"),
+    ('Q', "quiet"),
+    ('W', "wait"),
+    ('b', "begin"),
+    ('i', "input"),
+    ('k', "no-kill"),
+    ('m', "distribution"),
+    ('s', "oversubscribe"),
+    ('v', "verbose"),
 ];
 /// Options without a value.
-const FLAGS: [&str; 8] =
-    ["exclusive", "requeue", "no-requeue", "overcommit", "contiguous", "hold", "no-kill", "spread-job"];
+const FLAGS: [&str; 14] = [
+    "exclusive",
+    "requeue",
+    "no-requeue",
+    "overcommit",
+    "contiguous",
+    "hold",
+    "no-kill",
+    "spread-job",
+    "nice",
+    "quiet",
+    "verbose",
+    "wait",
+    "oversubscribe",
+    "parsable",
+];
 
 /// An option in a script.
 pub(super) struct Directive {
@@ -96,10 +121,12 @@ pub(super) struct Asked {
     nodes: Option<(u32, u32)>,
     tasks: Option<u32>,
     tasks_per_node: Option<u32>,
+    tasks_per_gpu: Option<u32>,
     gpus_per_node: Option<Gpus>,
     gpus_per_task: Option<Gpus>,
     gpus: Option<Gpus>,
-    pub(super) cpus_per_task: Option<u32>,
+    cpus_per_task: Option<u32>,
+    cpus_per_gpu: Option<u32>,
     memory_per_node: Option<u64>,
     memory_per_cpu: Option<u64>,
     memory_per_gpu: Option<u64>,
@@ -111,6 +138,10 @@ pub(super) struct Asked {
     pub(super) array: Option<(Vec<u64>, Option<u32>)>,
     /// The option that leads to a queue, and the queue.
     pub(super) queue: Option<(String, String)>,
+    /// Jobs that have to end before this one, and how.
+    pub(super) after: BTreeMap<String, String>,
+    pub(super) image: Option<String>,
+    pub(super) volumes: Vec<String>,
     switches: Option<(u32, bool)>,
     segment: Option<u32>,
 }
@@ -139,6 +170,8 @@ impl Asked {
                 None => return Ok(Some("only GPUs are honoured".to_owned())),
             },
             "cpus-per-task" => self.cpus_per_task = Some(words::count(value)?),
+            "cpus-per-gpu" => self.cpus_per_gpu = Some(words::count(value)?),
+            "ntasks-per-gpu" => self.tasks_per_gpu = Some(words::count(value)?),
             "mem" => self.memory_per_node = Some(words::mebibytes(value)?),
             "mem-per-cpu" => self.memory_per_cpu = Some(words::mebibytes(value)?),
             "mem-per-gpu" => self.memory_per_gpu = Some(words::mebibytes(value)?),
@@ -150,16 +183,13 @@ impl Asked {
             "export" => return Ok(self.take_export(value)),
             "signal" => return self.take_signal(value),
             "switches" => return self.take_switches(value),
-            "dependency" if value == "singleton" => {
-                return Ok(Some(
-                    "not needed: a job that is restarted goes on from its checkpoint by itself".to_owned(),
-                ));
-            }
-            "dependency" => {
-                let refusal = "jobs don't wait for each other here: submit it once the other has ended";
-                return Err(refusal.to_owned());
-            }
-            _ => return Ok(Some(not_honoured(name).to_owned())),
+            "dependency" => words::dependencies(value, &mut self.after)?,
+            "container-image" => self.image = Some(words::image(value)?),
+            "container-mounts" => self.volumes.extend(value.split(',').map(str::to_owned)),
+            _ => match refused::why(name) {
+                Some(why) => return Err(why.to_owned()),
+                None => return Ok(Some(not_honoured(name).to_owned())),
+            },
         }
         Ok(None)
     }
@@ -218,17 +248,25 @@ impl Asked {
         Ok((nodes, nodes))
     }
 
-    pub(super) fn tasks_per_node(&self, nodes: u32) -> u32 {
+    /// Returns the number of tasks on a node with so many GPUs.
+    pub(super) fn tasks_per_node(&self, nodes: u32, gpus: u32) -> u32 {
         let spread = self.tasks.map(|tasks| tasks.div_ceil(nodes.max(1)));
-        self.tasks_per_node.or(spread).unwrap_or(1).max(1)
+        let by_gpu = self.tasks_per_gpu.map(|tasks| tasks.saturating_mul(gpus));
+        self.tasks_per_node.or(by_gpu).or(spread).unwrap_or(1).max(1)
     }
 
-    pub(super) fn gpus_per_node(&self, nodes: u32, tasks: u32) -> Result<Option<Gpus>, String> {
+    /// Returns the number of cores on a node with so many tasks and GPUs; 0 if none are requested.
+    pub(super) fn cpus_per_node(&self, tasks: u32, gpus: u32) -> u32 {
+        let by_gpu = self.cpus_per_gpu.map(|cpus| cpus.saturating_mul(gpus));
+        by_gpu.or(self.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks))).unwrap_or(0)
+    }
+
+    pub(super) fn gpus_per_node(&self, nodes: u32) -> Result<Option<Gpus>, String> {
         if let Some(gpus) = &self.gpus_per_node {
             return Ok(Some(gpus.clone()));
         }
         if let Some((kind, count)) = &self.gpus_per_task {
-            return Ok(Some((kind.clone(), count.saturating_mul(tasks))));
+            return Ok(Some((kind.clone(), count.saturating_mul(self.tasks_per_node(nodes, 0)))));
         }
         let Some((kind, count)) = &self.gpus else { return Ok(None) };
         if nodes == 0 || !count.is_multiple_of(nodes) {
@@ -253,21 +291,17 @@ impl Asked {
 /// Returns why an option isn't honoured.
 fn not_honoured(name: &str) -> &'static str {
     match name {
-        "partition" | "account" | "qos" | "reservation" | "clusters" | "constraint" => {
+        "partition" | "account" | "qos" => {
             "not honoured: the control plane has its own for all jobs (gangline up --launcher slurm)"
         }
         "output" | "error" => "not honoured: gangline logs shows what each rank prints",
         "open-mode" => "it is always so: logs go on from attempt to attempt",
         "requeue" => "it is always so, up to recovery.max_faults faults",
         "exclusive" => "not honoured: ask for all accelerators of a node to have it alone",
-        "exclude" | "nodelist" => "not honoured: gangline drain keeps jobs off a node, a pool keeps them on others",
-        "mail-type" | "mail-user" | "comment" | "wckey" | "nice" | "priority" | "hold" | "begin" | "deadline" => {
-            "not honoured"
-        }
+        "mail-type" | "mail-user" => "not honoured: a job file's notify says whom the job tells",
+        "comment" | "wckey" | "nice" | "priority" | "input" | "oversubscribe" => "not honoured",
         "overcommit" | "contiguous" | "no-kill" | "spread-job" | "distribution" | "hint" | "threads-per-core"
-        | "ntasks-per-core" | "ntasks-per-socket" | "gpu-bind" | "cpu-bind" | "mem-bind" | "tmp" | "licenses" => {
-            "not honoured"
-        }
+        | "ntasks-per-core" | "ntasks-per-socket" | "gpu-bind" | "cpu-bind" | "mem-bind" | "tmp" => "not honoured",
         "parsable" | "quiet" | "verbose" | "wait" => "not honoured: say it on the command line of gangline submit",
         _ => "it isn't known here, and not honoured",
     }

@@ -1,5 +1,7 @@
 //! Parses the values of sbatch's options: counts, times, sizes, lists of array tasks.
 
+use std::collections::BTreeMap;
+
 /// Maximum number of tasks of an array: that of a sweep's jobs.
 const ARRAY_MAX: u64 = 1_000;
 
@@ -44,13 +46,47 @@ pub(super) fn time(text: &str) -> Result<Option<u64>, String> {
     seconds.map(Some).ok_or_else(refused)
 }
 
-/// Parses `200G`, `512M`, `4096` (MiB), `1T`, `2048K`; returns MiB.
+/// Parses `afterok:12:13,afterany:14` into the jobs that have to end, and how.
+pub(super) fn dependencies(text: &str, after: &mut BTreeMap<String, String>) -> Result<(), String> {
+    for part in text.split(',') {
+        let (kind, jobs) = part.split_once(':').unwrap_or((part, ""));
+        let condition = match kind {
+            "afterok" => "success",
+            "afterany" => "any",
+            "afternotok" => "failure",
+            "singleton" => return Err("no job waits for others of its name: name them, as in afterany:12".to_owned()),
+            _ => return Err(wrong(part, "afterok, afterany or afternotok with jobs, as in afterok:12")),
+        };
+        for job in jobs.split(':') {
+            let digits = job.strip_prefix("job-").unwrap_or(job);
+            if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+                return Err(wrong(job, "a job, as in afterok:12; all that are named have to end"));
+            }
+            let before = after.insert(job.to_owned(), condition.to_owned());
+            if before.is_some_and(|before| before != condition) {
+                return Err(format!("{job} can't end in two ways"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Parses an image of pyxis, `[docker://][USER@][REGISTRY#]IMAGE[:TAG]` (enroot's import).
+pub(super) fn image(text: &str) -> Result<String, String> {
+    let name = text.strip_prefix("docker://").unwrap_or(text);
+    if name.starts_with(['/', '.']) || name.ends_with(".sqsh") || name.contains("://") {
+        return Err("it is a file, and images come from a registry here: push it to one".to_owned());
+    }
+    Ok(name.replacen('#', "/", 1))
+}
+
+/// Parses `200G`, `200GB`, `512M`, `4096` (MiB), `1T`, `2048K`; returns MiB.
 pub(super) fn mebibytes(text: &str) -> Result<u64, String> {
     let refused = || wrong(text, "a size such as 200G");
-    let (number, unit) = match text.char_indices().last() {
-        Some((at, unit)) if unit.is_ascii_alphabetic() => (&text[..at], unit.to_ascii_uppercase()),
-        _ => (text, 'M'),
-    };
+    // Slurm looks at a unit's first letter only.
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = text[digits.len()..].chars().next().map_or('M', |letter| letter.to_ascii_uppercase());
+    let number = digits;
     let number: u64 = number.parse().map_err(|_| refused())?;
     match unit {
         'K' => Some(number.div_ceil(1_024)),

@@ -46,6 +46,8 @@ const DEVICES: [(&str, &str); 4] = [
     ("/dev/dri/renderD128", "--device=/dev/dri"),
     ("/dev/infiniband", "--device=/dev/infiniband"),
 ];
+/// The variable that tells a rank's shim, and whoever looks at it, the container's name.
+pub(super) const NAME_VARIABLE: &str = "GANGLINE_CONTAINER";
 /// Variables whose values are folders that the ranks use.
 const FOLDERS: [&str; 2] = ["GANGLINE_CHECKPOINT_DIR", "GANGLINE_STAGING_DIR"];
 /// Variables whose values are files in folders that the ranks use.
@@ -73,7 +75,8 @@ pub(super) fn command(
     }
 }
 
-fn name(spec: &SupervisorSpec, kept: Kept) -> String {
+/// Returns the container's name, which no other container has had.
+pub(super) fn name(spec: &SupervisorSpec, kept: Kept) -> String {
     let of_attempt = format!("gangline-job-{}-{}-attempt-{}", spec.job, spec.epoch, spec.attempt);
     match kept {
         Kept::Setup => format!("{of_attempt}-setup-{}", spec.node_rank),
