@@ -179,13 +179,21 @@ pub(super) async fn submit(
         Some(read) => read?,
         None => read_aside(&app, &caller.user, request).await?,
     };
-    let changing = caller.handle(&app);
-    Ok(Json(match submission {
-        Submission::Job(spec) if is_dry => api::Answer::DryRun(app.handle.dry_run(*spec).await?),
-        Submission::Job(spec) => changing.submit(*spec).await?,
-        Submission::Sweep(sweep) if is_dry => api::Answer::DryRun(app.handle.dry_run_sweep(*sweep).await?),
-        Submission::Sweep(sweep) => changing.submit_sweep(*sweep).await?,
-    }))
+    if !is_dry {
+        return Ok(Json(take_in(&caller.handle(&app), submission).await?));
+    }
+    Ok(Json(api::Answer::DryRun(match submission {
+        Submission::Job(spec) => app.handle.dry_run(*spec).await?,
+        Submission::Sweep(sweep) => app.handle.dry_run_sweep(*sweep).await?,
+    })))
+}
+
+/// Submits what a job file says.
+pub(super) async fn take_in(handle: &service::Handle, submission: Submission) -> Result<api::Answer, ApiError> {
+    Ok(match submission {
+        Submission::Job(spec) => handle.submit(*spec).await?,
+        Submission::Sweep(sweep) => handle.submit_sweep(*sweep).await?,
+    })
 }
 
 /// What reading a job file does on the disk.

@@ -70,11 +70,17 @@ impl Templates {
     }
 
     fn list(&self) -> Vec<api::Template> {
-        let template = |name: String| {
-            let text = self.text(&name).ok()?;
-            Some(api::Template { name, text })
-        };
-        self.names().into_iter().filter_map(template).collect()
+        self.names().into_iter().filter_map(|name| self.template(name)).collect()
+    }
+
+    /// Returns the template of this name, which is that of a file in the folder.
+    fn find(&self, name: &str) -> Option<api::Template> {
+        self.names().into_iter().find(|known| known == name).and_then(|name| self.template(name))
+    }
+
+    fn template(&self, name: String) -> Option<api::Template> {
+        let text = self.text(&name).ok()?;
+        Some(api::Template { name, text })
     }
 }
 
@@ -94,7 +100,7 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Json<api::Templa
     responses((status = 200, body = api::Template), (status = 404, body = ErrorBody)))]
 pub(super) async fn show(State(app): State<Arc<App>>, Segment(name): Segment) -> Result<Json<api::Template>, ApiError> {
     let templates = app.templates.clone();
-    let find = move || templates.list().into_iter().find(|template| template.name == name).ok_or(name);
+    let find = move || templates.find(&name).ok_or(name);
     let found = tokio::task::spawn_blocking(find).await;
     let found = found.map_err(|_| ApiError::internal("reading a template panicked"))?;
     found.map(Json).map_err(|name| {

@@ -13,8 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gangline_api as api;
-use gangline_base::{JobId, Principal, Submitter};
-use gangline_specs::jobfile::Submission;
+use gangline_base::{JobId, Principal};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -55,7 +54,7 @@ impl Handle {
         let state = read.and_then(|text| text.map_or_else(|| Ok(State::default()), |text| State::restore(&text)));
         let state = state.unwrap_or_else(|error| {
             let aside = state_file::put_aside(&path);
-            warn!(file = %aside.display(), error, "schedules of before can't be read and are put aside");
+            warn!(file = %aside.display(), error, "the saved schedules can't be read and are put aside");
             State::default()
         });
         let shared = Shared { state: Mutex::new(state), file: Mutex::new(StateFile::at(path)), ..Shared::default() };
@@ -86,14 +85,16 @@ pub(crate) async fn run(app: Arc<App>) {
     loop {
         let now = (app.clock)();
         let due = schedules.state().take_due(now);
-        if !due.is_empty() {
-            // A failure is logged. The disk may have room again when the outcome is saved.
-            let _ = schedules.save().await;
-        }
+        // What isn't written down could be submitted a second time after a restart.
+        let noted = if due.is_empty() { Ok(()) } else { schedules.save().await };
         for due in due {
-            let (outcome, jobs) = submit(&app, &due).await;
+            let (outcome, jobs) = match &noted {
+                Ok(()) => submit(&app, &due).await,
+                Err(error) => (Outcome::Failed(error.line()), Vec::new()),
+            };
             tell(due.schedule, &outcome);
             schedules.state().finish(due.schedule, outcome, jobs);
+            // A failure is logged, and the next save has the outcome too.
             let _ = schedules.save().await;
         }
         let next = schedules.state().next();
@@ -123,7 +124,12 @@ async fn submit(app: &Arc<App>, due: &Due) -> (Outcome, Vec<JobId>) {
         Ok(Some(live)) => return without_jobs(Outcome::LeftOut(format!("{live} of the time before is still live"))),
         Err(error) => return without_jobs(Outcome::Failed(error.line())),
     }
-    let (id, jobs) = match answer(app, &due.submitter, due.request.clone()).await {
+    let handle = app.handle.by(Principal::User(due.submitter.clone()));
+    let answer = match jobs::read_aside(app, &due.submitter, due.request.clone()).await {
+        Ok(submission) => jobs::take_in(&handle, submission).await,
+        Err(error) => Err(error),
+    };
+    let (id, jobs) = match answer {
         Ok(api::Answer::Submitted(submitted)) => (submitted.job.clone(), vec![submitted.job]),
         Ok(api::Answer::SweepSubmitted(submitted)) => (submitted.sweep, submitted.jobs),
         Ok(api::Answer::DryRun(_)) => return without_jobs(Outcome::Failed("it was a dry run".to_owned())),
@@ -144,12 +150,4 @@ async fn live_of(app: &Arc<App>, jobs: &[JobId]) -> Result<Option<JobId>, ApiErr
         Ok(None)
     })
     .await
-}
-
-async fn answer(app: &Arc<App>, user: &Submitter, request: api::SubmitRequest) -> Result<api::Answer, ApiError> {
-    let handle = app.handle.by(Principal::User(user.clone()));
-    Ok(match jobs::read_aside(app, user, request).await? {
-        Submission::Job(spec) => handle.submit(*spec).await?,
-        Submission::Sweep(sweep) => handle.submit_sweep(*sweep).await?,
-    })
 }
