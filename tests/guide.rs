@@ -29,6 +29,8 @@ const PLANNING: &str = "docs/guides/planning.md";
 const DATA: &str = "docs/guides/data.md";
 /// Another.
 const FAULTS: &str = "docs/guides/faults.md";
+/// Its sessions are checked.
+const COST: &str = "docs/guides/cost.md";
 /// A guide whose job file is checked here; python/tests/test_jobs.py runs its script.
 const FIRST_DDP_JOB: &str = "docs/guides/first-ddp-job.md";
 /// Its job files and sessions are checked.
@@ -210,6 +212,11 @@ fn plans_are_as_the_guide_shows_them() {
 #[test]
 fn datasets_are_as_the_guide_shows_them() {
     play(DATA);
+}
+
+#[test]
+fn costs_are_as_the_guide_shows_them() {
+    play(COST);
 }
 
 #[test]

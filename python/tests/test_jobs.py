@@ -22,11 +22,11 @@ pytestmark = pytest.mark.skipif(not BINARY, reason="GANGLINE_BINARY names no gan
 class Plane:
     """A control plane of its own, with slots for processors."""
 
-    def __init__(self, folder, nodes):
+    def __init__(self, folder, nodes, *options):
         self.folder = folder
         self.environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
         self.environment["PATH"] = f"{pathlib.Path(sys.executable).parent}:{self.environment['PATH']}"
-        command = [BINARY, "--data", folder / "data", "up", "--listen", "127.0.0.1:0", "--heartbeat", "100"]
+        command = [BINARY, "--data", folder / "data", "up", "--listen", "127.0.0.1:0", "--heartbeat", "100", *options]
         for node in nodes:
             command += ["--node", node]
         self.log = open(folder / "up.log", "wb")

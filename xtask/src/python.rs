@@ -26,7 +26,7 @@ const WORKSPACE: [&str; 8] = [
     "--message-format=json-render-diagnostics",
 ];
 /// What the tests run against.
-const PACKAGES: [&str; 13] = [
+const PACKAGES: [&str; 14] = [
     MATURIN,
     TORCH,
     "numpy>=2,<3",
@@ -41,6 +41,8 @@ const PACKAGES: [&str; 13] = [
     // The real writers of what gangline.Rows reads: with pandas, which they bring along, 270 MB on disk.
     "pyarrow>=20",
     "datasets>=4",
+    // Judges exported bills.
+    "focus-data-toolkit>=0.14,<0.15",
 ];
 
 /// The environment of the tests, with everything in it but the package.

@@ -1,12 +1,15 @@
-//! Accounting: prices, a ledger that books every GPU-second of an allocation into exactly one bucket, and why a
-//! job's time goes where it goes ([`attribution`]).
+//! Accounting: prices, a ledger that books every GPU-second of an allocation into exactly one bucket, the bill of a
+//! period ([`bill`]), and why a job's time goes where it goes ([`attribution`]).
 //!
 //! Pure: times are arguments. Device time and money are integers, so sums are exact in any order.
 
 pub mod attribution;
+pub mod bill;
+pub mod focus;
 mod ledger;
 mod phase_clock;
 mod price_book;
+pub mod procurement;
 
 pub use ledger::{Allocation, LedgerEntry, book};
 pub use phase_clock::PhaseClock;

@@ -6,6 +6,7 @@
 //! are bytes, money is nano-dollars. Pure.
 
 mod alert;
+mod cost;
 mod error;
 mod exit;
 mod explain;
@@ -21,6 +22,9 @@ mod token;
 mod why;
 
 pub use alert::{Alert, AlertList, AlertReceiver, Silence, SilenceRequest};
+pub use cost::{
+    CostDemand, CostEstimate, CostGroup, CostLine, CostReport, CostUsage, CostUsageRow, JobCost, KindDemand,
+};
 pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;
 pub use explain::{Blocker, Dependency, Explanation, FirstBy, HistoryLine, Placement};

@@ -11,6 +11,7 @@ mod checkpoint;
 mod client;
 mod cluster;
 mod configuration;
+mod cost;
 mod courier;
 mod data;
 #[cfg(feature = "demo")]
@@ -121,6 +122,11 @@ enum Command {
     Series(series::SeriesArgs),
     /// Say why a job is slower than it could be: data, checkpoints, communication, slow ranks, and what each costs
     Why(why::WhyArgs),
+    /// Say what training cost and where the money went, export bills, and plan capacity
+    Cost {
+        #[command(subcommand)]
+        command: cost::CostCommand,
+    },
     /// List alerts that fire; acknowledge or silence them
     Alerts(alerts::AlertsArgs),
     /// Print a rank's log
@@ -251,6 +257,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Show(args) => show::run(&global, &args)?,
         Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Why(args) => why::run(&Client::connect(&global)?, &args, global.json)?,
+        Command::Cost { command } => cost::run(&global, &command)?,
         Command::Alerts(args) => alerts::run(&global, &args)?,
         Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Explain(args) => explain::run(&global, &args)?,

@@ -11,6 +11,11 @@ pub(crate) fn since(text: &str) -> Result<Timestamp, String> {
     at(text, output::now(), &jiff::tz::TimeZone::system())
 }
 
+/// Parses the same, in UTC: bills have one time zone.
+pub(crate) fn in_utc(text: &str) -> Result<Timestamp, String> {
+    at(text, output::now(), &jiff::tz::TimeZone::UTC)
+}
+
 fn at(text: &str, now: Timestamp, zone: &jiff::tz::TimeZone) -> Result<Timestamp, String> {
     if let Ok(ago) = parse_duration(text) {
         let ago = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);

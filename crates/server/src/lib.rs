@@ -9,6 +9,7 @@ pub mod alerts;
 mod at_hand;
 mod auth;
 mod body;
+mod cost;
 mod crowd;
 mod error;
 mod exposition;
@@ -130,6 +131,11 @@ pub fn router(app: App) -> Router {
         .route("/jobs/{job}/metrics/curves", get(metrics::curves))
         .route("/jobs/{job}/logs", get(logs::read))
         .route("/jobs/{job}/why", get(why::show))
+        .route("/cost/report", get(cost::report))
+        .route("/cost/jobs/{job}", get(cost::of_job))
+        .route("/cost/usage", get(cost::usage))
+        .route("/cost/demand", get(cost::demand))
+        .route("/cost/estimate", post(cost::estimate))
         .route("/alerts", get(alerts::routes::list))
         .route("/alerts/{alert}/acknowledge", post(alerts::routes::acknowledge))
         .route("/silences", post(alerts::routes::silence))

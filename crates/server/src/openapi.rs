@@ -9,7 +9,7 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{agents, alerts, jobs, logs, metrics, nodes, reload, schedules, sweeps, templates, token, why};
+use super::{agents, alerts, cost, jobs, logs, metrics, nodes, reload, schedules, sweeps, templates, token, why};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -37,6 +37,11 @@ use super::{agents, alerts, jobs, logs, metrics, nodes, reload, schedules, sweep
         sweeps::cancel,
         logs::read,
         why::show,
+        cost::report,
+        cost::of_job,
+        cost::usage,
+        cost::demand,
+        cost::estimate,
         alerts::routes::list,
         alerts::routes::acknowledge,
         alerts::routes::silence,

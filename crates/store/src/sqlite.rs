@@ -6,10 +6,11 @@ use gangline_base::{JobId, SweepId, Timestamp};
 use rusqlite::Transaction;
 use tracing::warn;
 
+use crate::codec::CapacityChanged;
 use crate::db::{self, CommitInfo, Error, Journal, Reader, Record, Sequence};
 use crate::model::{
     Booked, JobRecord, Kept, KeptAnswer, Listing, Loss, PackedBlocks, RequestKey, SAMPLES_PER_REMOVAL_MAX, Slice,
-    Standing, Wanted, answers, audit, curve, ledger, retention, series, store,
+    Standing, Usage, Wanted, account, answers, audit, capacity, curve, ledger, retention, series, store,
 };
 use crate::ports::{self, Batch, Changes, JobCurve, Queries, Series};
 
@@ -20,6 +21,7 @@ impl Changes<'_> {
         self.sweeps.iter().try_for_each(|sweep| store::write_sweep(transaction, sweep))?;
         self.jobs.iter().try_for_each(|job| store::write_job(transaction, job))?;
         self.ledger.iter().try_for_each(|(queue, entry)| ledger::write_ledger(transaction, queue, entry))?;
+        self.capacities.iter().try_for_each(|(at, changed)| capacity::write_capacity(transaction, *at, changed))?;
         answers::keep_answers(transaction, self.answers, self.at, last)?;
         self.removals.iter().try_for_each(|removal| retention::remove(transaction, self.at, removal))?;
         self.samples.iter().try_for_each(|sample| store::write_sample(transaction, sample))
@@ -63,6 +65,14 @@ impl Queries for Reader {
 
     fn bookings(&self, job: JobId) -> Result<Vec<Booked>, Error> {
         self.read(|transaction| ledger::read_ledger(transaction, job))
+    }
+
+    fn usage(&self, period: (Timestamp, Timestamp), each: &mut dyn FnMut(Usage)) -> Result<(), Error> {
+        self.read(|transaction| account::read_usage(transaction, period, each))
+    }
+
+    fn capacities(&self, period: (Timestamp, Timestamp)) -> Result<Vec<(Timestamp, CapacityChanged)>, Error> {
+        self.read(|transaction| capacity::read_capacities(transaction, period))
     }
 
     fn jobs(&self, wanted: &Wanted, before: Option<JobId>, count: u32) -> Result<Listing, Error> {

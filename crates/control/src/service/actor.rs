@@ -12,6 +12,7 @@ use tracing::{error, info};
 
 use super::audit::Audit;
 use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
+use super::capacities::Capacities;
 use super::clock::{SteadyClock, Stopwatch};
 use super::contacts::Contacts;
 use super::handle::{Reply, Request};
@@ -75,6 +76,7 @@ pub(super) struct Actor {
     pub(super) known: KnownKeys,
     pub(super) troubles: Troubles,
     pub(super) audit: Audit,
+    pub(super) capacities: Capacities,
     pub(super) rows_since: Option<Timestamp>,
     pub(super) entries_since_snapshot: u64,
     /// The time of the last journal entry before this start.
@@ -121,6 +123,7 @@ impl Actor {
         }
         let is_stopping = batch.must_commit;
         self.tick(now, &mut batch);
+        self.note_capacities(now, &mut batch);
         self.finish(now, batch);
         is_stopping
     }
@@ -220,6 +223,7 @@ impl Actor {
     /// Applies an event, journals it with its decisions, and prepares to carry the decisions out.
     pub(super) fn apply(&mut self, now: Timestamp, event: Event, batch: &mut Batch) -> Result<Vec<Decision>, Refusal> {
         let decisions = self.engine.apply(now, &event)?;
+        self.capacities.mind(&event);
         if event != Event::TimePassed || !decisions.is_empty() {
             batch.push(now, &Entry::Event(event));
         }
@@ -304,6 +308,7 @@ impl Actor {
             sweeps: &rows.sweeps,
             jobs: &jobs,
             ledger: &rows.ledger,
+            capacities: &rows.capacities,
             answers: &rows.answers,
             removals: &rows.removals,
             samples: &rows.samples,

@@ -11,7 +11,7 @@ use gangline_orchestration::Entry;
 
 use super::Error;
 use crate::delivery::Delivery;
-use gangline_store::codec::{ClosedAttempt, encode_entry, encode_event};
+use gangline_store::codec::{CapacityChanged, ClosedAttempt, encode_entry, encode_event};
 use gangline_store::db;
 use gangline_store::model::{KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
 
@@ -55,6 +55,11 @@ impl Batch {
         closed.encode().into_iter().for_each(|body| self.push_body(at, body));
     }
 
+    /// Adds the journal record of a change of capacity.
+    pub(super) fn push_capacity(&mut self, at: Timestamp, changed: &CapacityChanged) {
+        self.push_body(at, changed.encode());
+    }
+
     fn push_body(&mut self, at: Timestamp, body: Vec<u8>) {
         self.bytes += body.len();
         self.entries.push(db::Entry { at, body });
@@ -80,6 +85,7 @@ pub(super) struct Rows {
     pub(super) sweeps: Vec<Arc<SweepRecord>>,
     pub(super) samples: Vec<SampleRow>,
     pub(super) ledger: Vec<(String, LedgerEntry)>,
+    pub(super) capacities: Vec<(Timestamp, CapacityChanged)>,
     /// The number of the first sample of each share that isn't durable yet and so must not be acknowledged,
     /// by job, attempt and node.
     pub(super) unsaved: BTreeMap<(JobId, u32, usize), u64>,
@@ -97,6 +103,7 @@ impl Rows {
             && self.sweeps.is_empty()
             && self.samples.is_empty()
             && self.ledger.is_empty()
+            && self.capacities.is_empty()
             && self.answers.is_empty()
             && self.repairs.is_empty()
             && self.removals.is_empty()

@@ -10,6 +10,7 @@
 mod actor;
 mod audit;
 mod batch;
+mod capacities;
 mod changes;
 mod checkpoints;
 mod clock;

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use super::actor::Actor;
 use super::audit::Audit;
 use super::batch::{Batch, Rows};
+use super::capacities::Capacities;
 use super::contacts::Contacts;
 use super::handle::{Handle, Request};
 use super::heal::{Outlets, UnderWay};
@@ -273,6 +274,7 @@ impl Actor {
             known: under_way.known,
             troubles: Troubles::default(),
             audit: Audit::default(),
+            capacities: Capacities::default(),
             rows_since: None,
             entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
             last_seen,
@@ -320,6 +322,8 @@ impl Actor {
         if let Err(refusal) = self.apply(now, Event::TimePassed, &mut batch) {
             warn!(%refusal, "time could not pass at the start");
         }
+        self.recall_capacities(now)?;
+        self.note_capacities(now, &mut batch);
         self.finish(now, batch);
         self.journal.own_folder()?;
         Ok(())

@@ -2,6 +2,7 @@
 //!
 //! Stored records and the API's types don't know each other: the conversions are here.
 
+mod cost;
 mod job;
 mod logs;
 mod parts;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use gangline_api::{Explanation, Job, Point, Series, Sweep, Time};
 use gangline_base::{JobId, SweepId};
 
+pub use cost::By;
 pub(crate) use job::history_to_api;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use job::{Texts, to_api};

@@ -2,6 +2,7 @@
 
 mod access;
 mod agents;
+mod cost;
 mod document;
 mod doors;
 mod jobs;

@@ -12,6 +12,7 @@ use gangline_orchestration::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::capacity::CapacityChanged;
 use super::change::{ChangeV1, DependencyV1};
 use super::claim::ClaimDecisionV1;
 use super::closed::ClosedAttempt;
@@ -114,6 +115,7 @@ pub(super) enum EntryV1 {
         fate: FateV1,
     },
     AttemptClosed(Box<ClosedAttempt>),
+    CapacityChanged(Box<CapacityChanged>),
 }
 
 /// The content of a journal record.
@@ -123,6 +125,8 @@ pub enum Recorded {
     Engine(Box<Entry>),
     /// The result of an attempt, stored with the decision that ended it.
     Closed(Box<ClosedAttempt>),
+    /// What a node offers from here on.
+    Capacity(Box<CapacityChanged>),
 }
 
 impl Recorded {
@@ -131,7 +135,7 @@ impl Recorded {
     pub fn engine(self) -> Option<Entry> {
         match self {
             Recorded::Engine(entry) => Some(*entry),
-            Recorded::Closed(_) => None,
+            Recorded::Closed(_) | Recorded::Capacity(_) => None,
         }
     }
 }
@@ -273,6 +277,7 @@ pub(super) fn version_of(event: &Event) -> u32 {
 pub fn decode_entry(body: &[u8]) -> Result<Recorded, Error> {
     match decode(body)? {
         EntryV1::AttemptClosed(closed) => Ok(Recorded::Closed(closed)),
+        EntryV1::CapacityChanged(changed) => Ok(Recorded::Capacity(changed)),
         entry => Ok(Recorded::Engine(Box::new(entry_from_disk(entry)?))),
     }
 }
@@ -359,7 +364,9 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
             return Ok(Entry::Decision(Decision::Requeue { job, attempt, not_before, reason }));
         }
         EntryV1::End { job, fate } => return Ok(Entry::Decision(Decision::End { job, fate: fate.into() })),
-        EntryV1::AttemptClosed(_) => return Err(Error::Impossible("entry of the engine")),
+        EntryV1::AttemptClosed(_) | EntryV1::CapacityChanged(_) => {
+            return Err(Error::Impossible("entry of the engine"));
+        }
     };
     Ok(Entry::Event(event))
 }

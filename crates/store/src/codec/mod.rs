@@ -1,15 +1,17 @@
 //! The journal's encoding: engine entries and snapshots as they are stored on disk.
 //!
-//! Every body is JSON `{"v":1,...}`. Three versions exist:
+//! Every body is JSON `{"v":1,...}`. Four versions exist:
 //! - Version 1 is the default.
 //! - Version 2 is version 1 with one specification shared by all jobs of a sweep. Only a body with such a
 //!   sweep is marked 2, so an older gangline reads all other bodies and names the version that it can't read.
 //! - Version 3 is the result of an attempt ([`ClosedAttempt`]), which belongs to the control plane rather
 //!   than to the engine.
+//! - Version 4 is a change of what a node offers ([`CapacityChanged`]), which is the control plane's as well.
 //!
 //! These types mirror the engine's and don't have to change with them: a new version adds a type and a
 //! conversion, and old records stay readable. Field names are part of the format.
 
+mod capacity;
 mod change;
 mod claim;
 mod closed;
@@ -34,6 +36,7 @@ mod topology;
 use gangline_base::Principal;
 use serde::{Deserialize, Serialize};
 
+pub use capacity::{CapacityChanged, NodeStateV1};
 pub use closed::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
 pub use entry::{Recorded, decode_entry, encode_entry};
 pub use principal::{encode_event, principal_of};
@@ -44,8 +47,10 @@ pub use spec::{PinV1, SpecV1, hang_timeout_ms};
 const VERSION: u32 = 1;
 /// The version of a body with a sweep whose jobs share one specification.
 const VERSION_SHARED: u32 = 2;
-/// The version of an attempt's result, and the newest version that can be read.
+/// The version of an attempt's result.
 const VERSION_CLOSED: u32 = 3;
+/// The version of a change of capacity, and the newest version that can be read.
+const VERSION_CAPACITY: u32 = 4;
 
 /// A body with its version.
 #[derive(Serialize, Deserialize)]
@@ -65,7 +70,7 @@ pub enum Error {
     #[error("a journal body is not readable")]
     Malformed(#[from] serde_json::Error),
     /// A newer Gangline wrote the body.
-    #[error("a journal body has version {found}, this gangline reads up to {VERSION_CLOSED}")]
+    #[error("a journal body has version {found}, this gangline reads up to {VERSION_CAPACITY}")]
     Newer {
         /// The body's version.
         found: u32,
@@ -90,7 +95,7 @@ fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Error> {
         v: u32,
     }
     let found = serde_json::from_slice::<OnlyVersion>(bytes)?.v;
-    if found > VERSION_CLOSED {
+    if found > VERSION_CAPACITY {
         return Err(Error::Newer { found });
     }
     if found == 0 {

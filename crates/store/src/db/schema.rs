@@ -18,6 +18,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0008_removed.sql"),
     include_str!("migrations/0009_curves.sql"),
     include_str!("migrations/0010_unreported.sql"),
+    include_str!("migrations/0011_accounts.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";

@@ -10,10 +10,12 @@ use super::record::AttemptRecord;
 /// the first report, or once it has ended.
 pub fn accrued(job: JobId, attempt: &AttemptRecord) -> Vec<LedgerEntry> {
     let last = attempt.shares.iter().filter_map(|share| share.report.as_ref()).map(|report| report.sent_at).max();
-    match last.filter(|_| attempt.ended_at.is_none()) {
-        Some(at) => book_attempt(job, attempt, Timestamp::from_unix_nanos(at)),
-        None => Vec::new(),
-    }
+    last.map_or_else(Vec::new, |at| accrued_until(job, attempt, Timestamp::from_unix_nanos(at)))
+}
+
+/// Returns what a live attempt would be booked as if it ended at `at`; nothing once it has ended.
+pub fn accrued_until(job: JobId, attempt: &AttemptRecord, at: Timestamp) -> Vec<LedgerEntry> {
+    if attempt.ended_at.is_some() { Vec::new() } else { book_attempt(job, attempt, at.max(attempt.placed_at)) }
 }
 
 /// Returns the ledger entries of an attempt that has just ended, one for each node.

@@ -34,6 +34,23 @@ pub struct Booked {
     pub nanos: [u64; Bucket::ALL.len()],
 }
 
+impl Booked {
+    /// Returns the booking that an entry would be.
+    #[must_use]
+    pub fn of(entry: &LedgerEntry) -> Booked {
+        let allocation = &entry.allocation;
+        Booked {
+            attempt: allocation.attempt.0,
+            node: allocation.node.to_string(),
+            devices: allocation.devices,
+            from: allocation.from,
+            to: allocation.to,
+            price: allocation.price,
+            nanos: Bucket::ALL.map(|bucket| u64::try_from(entry.buckets[bucket].nanos()).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
 /// The columns of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LedgerRow {
@@ -99,6 +116,20 @@ impl LedgerRow {
         Ok(read)
     }
 
+    fn booked(self, job: JobId) -> rusqlite::Result<Booked> {
+        let [_, attempt, devices, from, to, price, _] = self.numbers;
+        let small = |number: i64| u32::try_from(number).map_err(|_| damaged(format!("what the ledger has of {job}")));
+        Ok(Booked {
+            node: self.node,
+            devices: small(devices)?,
+            from: Timestamp::from_unix_nanos(from_sql(from)),
+            to: Timestamp::from_unix_nanos(from_sql(to)),
+            price: Money::from_nano_dollars(price),
+            nanos: self.buckets.map(from_sql),
+            attempt: small(attempt)?,
+        })
+    }
+
     /// Writes the row. A second booking of the same share fails the transaction.
     pub(crate) fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         let sum = row_sum(&[&self.bytes(), self.node.as_bytes(), self.queue.as_bytes()]);
@@ -139,20 +170,24 @@ pub(crate) fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqli
 pub(crate) fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Booked>> {
     let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE job = ?1 ORDER BY attempt, node");
     let mut statement = transaction.prepare_cached(&sql)?;
-    let rows = statement.query_map([to_sql(job.0)], |row| {
-        let what = || format!("what the ledger has of {job}");
-        let read = LedgerRow::read_checked(row, job)?;
-        let [_, attempt, devices, from, to, price, _] = read.numbers;
-        let small = |number: i64| u32::try_from(number).map_err(|_| damaged(what()));
-        Ok(Booked {
-            node: read.node,
-            devices: small(devices)?,
-            from: Timestamp::from_unix_nanos(from_sql(from)),
-            to: Timestamp::from_unix_nanos(from_sql(to)),
-            price: Money::from_nano_dollars(price),
-            nanos: read.buckets.map(from_sql),
-            attempt: small(attempt)?,
-        })
-    })?;
+    let rows = statement.query_map([to_sql(job.0)], |row| LedgerRow::read_checked(row, job)?.booked(job))?;
     rows.collect()
+}
+
+/// Passes the bookings that end after a time to `each`, by job, attempt and node, each with its job's queue.
+pub(crate) fn read_ledger_ending_after(
+    transaction: &Transaction<'_>,
+    at: Timestamp,
+    each: &mut dyn FnMut(JobId, String, Booked) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE to_unix_nanos > ?1 ORDER BY job, attempt, node");
+    let mut statement = transaction.prepare_cached(&sql)?;
+    let mut rows = statement.query([to_sql(at.unix_nanos())])?;
+    while let Some(row) = rows.next()? {
+        let job = JobId(from_sql(row.get(0)?));
+        let mut read = LedgerRow::read_checked(row, job)?;
+        let queue = std::mem::take(&mut read.queue);
+        each(job, queue, read.booked(job)?)?;
+    }
+    Ok(())
 }

@@ -4,12 +4,14 @@
 //! reports. Only the service's thread changes records; it stores them in the same transaction as the journal
 //! entries that changed them.
 
+pub(crate) mod account;
 mod agreement;
 pub(crate) mod answers;
 mod attempts;
 pub(crate) mod audit;
 mod block;
 mod booking;
+pub(crate) mod capacity;
 mod closing;
 pub(crate) mod curve;
 mod cut;
@@ -32,10 +34,13 @@ pub use crate::reported::{
     DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord, OutcomeRecord, RankRecord,
     RendezvousRecord, ReportRecord, SavedRecord, ShareStateRecord, SilenceRecord, UnixNanos, UsageRecord, WorkRecord,
 };
+pub use account::{Account, Usage};
+pub(crate) use account::{stored_account, write_account};
 pub use answers::{ANSWERS_MAX, KeptAnswer, Refused, RequestKey};
 pub use audit::Slice;
-pub use booking::accrued;
 use booking::book_attempt;
+pub use booking::{accrued, accrued_until};
+pub(crate) use capacity::{stored_capacity, write_capacity};
 pub use curve::PackedBlocks;
 pub use cut::cut;
 pub use ledger::Booked;

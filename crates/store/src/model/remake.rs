@@ -10,7 +10,7 @@ use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 
 use super::record::JobRecord;
 use super::sweep::SweepRecord;
-use crate::codec::{ClosedAttempt, Recorded};
+use crate::codec::{CapacityChanged, ClosedAttempt, Recorded};
 
 /// Applies records in order.
 pub(crate) struct Remake {
@@ -39,6 +39,8 @@ pub(crate) enum Made {
     Job(Box<Remade>),
     /// A sweep.
     Sweep(Arc<SweepRecord>),
+    /// What a node offers from a time on.
+    Capacity(Timestamp, Box<CapacityChanged>),
 }
 
 /// The engine's decisions on one event. As in the service, they are followed once all of them are applied.
@@ -65,6 +67,7 @@ impl Remake {
                 self.group.closed.entry((closed.job, closed.attempt)).or_default().push(*closed);
                 Ok(Vec::new())
             }
+            Recorded::Capacity(changed) => Ok(vec![Made::Capacity(at, changed)]),
             Recorded::Engine(entry) => match *entry {
                 Entry::Event(event) => {
                     let mut made = self.follow_group();

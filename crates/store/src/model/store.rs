@@ -8,6 +8,7 @@ use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
+use super::account::write_account;
 use super::answers::forget_answers;
 use super::curve::unpack_attempt;
 use super::ledger::{Booked, read_ledger};
@@ -62,7 +63,7 @@ pub enum Repair {
 pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite::Result<()> {
     match damage {
         Repair::Forget { from } => {
-            for table in ["jobs", "ledger", "samples", "curves"] {
+            for table in ["jobs", "accounts", "ledger", "samples", "curves"] {
                 transaction.execute(&format!("DELETE FROM {table} WHERE job >= ?1"), [to_sql(from.0)])?;
             }
             // A sweep's id is that of its first job.
@@ -105,7 +106,7 @@ pub(crate) fn write_job(transaction: &Transaction<'_>, record: &JobRecord) -> ru
     // The column is declared as text, but may hold any bytes.
     let sql = "INSERT OR REPLACE INTO jobs (job, is_live, doc, sum) VALUES (?1, ?2, CAST(?3 AS TEXT), ?4)";
     transaction.prepare_cached(sql)?.execute(params![to_sql(record.id.0), is_live, doc, sum])?;
-    Ok(())
+    if is_live { Ok(()) } else { write_account(transaction, record) }
 }
 
 /// Writes the data that a sweep's jobs share.

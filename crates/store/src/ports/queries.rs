@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use gangline_base::{JobId, SweepId, Timestamp};
 
+use crate::codec::CapacityChanged;
 use crate::db::{Error, Record, Sequence};
-use crate::model::{Booked, JobRecord, Kept, KeptAnswer, Listing, RequestKey, Standing, Wanted};
+use crate::model::{Booked, JobRecord, Kept, KeptAnswer, Listing, RequestKey, Standing, Usage, Wanted};
 
 /// Reads durable state.
 ///
@@ -28,6 +29,18 @@ pub trait Queries {
     /// # Errors
     /// As [`Queries::job`].
     fn bookings(&self, job: JobId) -> Result<Vec<Booked>, Error>;
+
+    /// Passes every booking that overlaps a period to `each`, by job.
+    ///
+    /// # Errors
+    /// As [`Queries::job`]; `each` has been called for a part of the bookings then.
+    fn usage(&self, period: (Timestamp, Timestamp), each: &mut dyn FnMut(Usage)) -> Result<(), Error>;
+
+    /// Returns what nodes offered in a period, by node and time: the changes in it, and each node's last one before.
+    ///
+    /// # Errors
+    /// As [`Queries::job`].
+    fn capacities(&self, period: (Timestamp, Timestamp)) -> Result<Vec<(Timestamp, CapacityChanged)>, Error>;
 
     /// Returns at most `count` wanted jobs before `before`, newest first. Where few are wanted, it may return none
     /// although there are more beyond ([`Listing::has_more`]).

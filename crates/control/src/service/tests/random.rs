@@ -119,6 +119,19 @@ impl Chaos {
         }
     }
 
+    /// Lets every job come to its end.
+    pub(super) fn end_all(&mut self) {
+        self.world.drain("n2", DrainWish::Undo).expect("the node is there");
+        for _ in 0..LAST_STEPS_MAX {
+            self.launch();
+            self.supervise(1, 1);
+            self.world.pass(Duration::from_millis(1_100));
+            if self.world.actor().engine.jobs().len() == 0 {
+                break;
+            }
+        }
+    }
+
     fn check(&mut self) {
         self.world.actor().engine.check_invariants().expect("the engine is sound");
         assert_eq!(self.world.actor().journal.poison(), None);
@@ -154,15 +167,7 @@ fn random_histories_with_crashes_lose_repeat_and_double_book_nothing() {
             chaos.step();
             chaos.check();
         }
-        chaos.world.drain("n2", DrainWish::Undo).expect("the node is there");
-        for _ in 0..LAST_STEPS_MAX {
-            chaos.launch();
-            chaos.supervise(1, 1);
-            chaos.world.pass(Duration::from_millis(1_100));
-            if chaos.world.actor().engine.jobs().len() == 0 {
-                break;
-            }
-        }
+        chaos.end_all();
         let state = chaos.world.state();
         assert!(state.jobs.is_empty(), "seed {seed}: {} jobs never ended", state.jobs.len());
         chaos.check_books();

@@ -28,7 +28,7 @@ fn forget_snapshots(world: &World) {
     std::fs::remove_dir_all(world.folder.path().join(gangline_store::db::SNAPSHOTS)).expect("they are there");
 }
 
-/// Returns every row of the ledger, and the journal-derived part of every job.
+/// Returns every row of the ledger, of accounts and of what nodes offered, and the journal-derived part of every job.
 fn rows(world: &World) -> (Vec<String>, Vec<String>) {
     let connection = database(world);
     let read = |sql: &str| {
@@ -41,7 +41,9 @@ fn rows(world: &World) -> (Vec<String>, Vec<String>) {
         || data_stall || ' ' || checkpoint_stall || ' ' || communication || ' ' || straggler_wait || ' ' || restart || ' '
         || lost_work || ' ' || idle || ' ' || unreported || hex(sum) FROM ledger ORDER BY job, attempt, node";
     let jobs = "SELECT job || ' ' || is_live || hex(doc) FROM jobs ORDER BY job";
-    (read(ledger), read(jobs))
+    let accounts = "SELECT job || user || name || state || step || hex(sum) FROM accounts ORDER BY job";
+    let capacity = "SELECT node || ' ' || from_unix_nanos || state || devices || hex(sum) FROM capacity ORDER BY 1";
+    ([ledger, accounts, capacity].into_iter().flat_map(read).collect(), read(jobs))
 }
 
 fn check(world: &World) -> Rebuilt {
@@ -67,6 +69,9 @@ fn read_models_made_again_from_random_histories_are_those_that_were_stored() {
             let part = chaos.below(3);
             change(&chaos.world, &format!("UPDATE {table} SET sum = zeroblob(8) WHERE job % 3 = {part}"));
         }
+        change(&chaos.world, "DELETE FROM accounts WHERE job % 2 = 1");
+        change(&chaos.world, "DELETE FROM capacity WHERE from_unix_nanos % 3 = 1");
+        change(&chaos.world, "UPDATE capacity SET devices = devices + 1 WHERE from_unix_nanos % 3 = 2");
         let made = rebuild(chaos.world.folder.path(), false).expect("nobody holds the folder");
         assert_eq!(made.jobs.same + made.jobs.remade, before.1.len() as u64, "seed {seed}");
         assert_eq!(rows(&chaos.world).0, before.0, "seed {seed}: the ledger");

@@ -379,8 +379,8 @@ fn what_cannot_be_understood_is_refused_with_its_reason() {
         let refused = decode_entry(body.as_bytes()).expect_err("a refusal");
         assert_eq!(refused.to_string(), expected, "{body}");
     };
-    check(r#"{"v":4,"body":"time_passed"}"#, "a journal body has version 4, this gangline reads up to 3");
-    check(r#"{"v":9,"shape":"unknown"}"#, "a journal body has version 9, this gangline reads up to 3");
+    check(r#"{"v":5,"body":"time_passed"}"#, "a journal body has version 5, this gangline reads up to 4");
+    check(r#"{"v":9,"shape":"unknown"}"#, "a journal body has version 9, this gangline reads up to 4");
     check(r#"{"v":0,"body":"time_passed"}"#, "a journal body holds an impossible version");
     for malformed in ["", "[]", "{}", r#"{"v":1}"#, r#"{"v":-1,"body":"time_passed"}"#, r#"{"v":1,"body":"time_flew"}"#]
     {

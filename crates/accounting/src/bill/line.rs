@@ -1,0 +1,120 @@
+//! The lines of a bill, and amounts of device time and money.
+
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
+
+use gangline_base::{Bucket, Money};
+
+/// What a device-second was spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Line {
+    /// A job held the device: the ledger's bucket.
+    Held(Bucket),
+    /// New steps of a job that failed in the end, or what its ranks did without a report: no model came of it.
+    FailedRun,
+    /// No job held the device, and it was ready for one.
+    Spare,
+    /// No job held the device, and the node took no jobs because an administrator or another system wanted it so.
+    Drained,
+    /// No job held the device, and the node was lost or suspect.
+    Broken,
+    /// Programs outside Gangline held the device.
+    Others,
+}
+
+impl Line {
+    /// All lines, in the order in which a bill shows them.
+    pub const ALL: [Line; 14] = [
+        Line::Held(Bucket::Compute),
+        Line::Held(Bucket::Communication),
+        Line::Held(Bucket::Unreported),
+        Line::Held(Bucket::DataStall),
+        Line::Held(Bucket::CheckpointStall),
+        Line::Held(Bucket::StragglerWait),
+        Line::Held(Bucket::Restart),
+        Line::Held(Bucket::LostWork),
+        Line::Held(Bucket::Idle),
+        Line::FailedRun,
+        Line::Spare,
+        Line::Drained,
+        Line::Broken,
+        Line::Others,
+    ];
+
+    /// Returns the name in reports, in the API and in exports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Line::Held(Bucket::Idle) => "idle_while_held",
+            Line::Held(bucket) => bucket.name(),
+            Line::FailedRun => "failed_run",
+            Line::Spare => "idle_spare",
+            Line::Drained => "idle_drained",
+            Line::Broken => "idle_broken",
+            Line::Others => "others",
+        }
+    }
+
+    /// Reports whether the time made steps that no earlier attempt had made, of a job that hasn't failed.
+    #[must_use]
+    pub const fn is_useful(self) -> bool {
+        matches!(self, Line::Held(Bucket::Compute | Bucket::Communication))
+    }
+
+    /// Reports whether the time was useful, or may have been for all that is known.
+    #[must_use]
+    pub const fn may_be_useful(self) -> bool {
+        self.is_useful() || matches!(self, Line::Held(Bucket::Unreported))
+    }
+
+    /// Reports whether no job held the device.
+    #[must_use]
+    pub const fn is_unheld(self) -> bool {
+        matches!(self, Line::Spare | Line::Drained | Line::Broken | Line::Others)
+    }
+}
+
+/// Device time and what it cost. Signed: the part of one nanosecond or nano-dollar that rounding moves between adjoining
+/// periods may be negative in a very short one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Device time, in nanoseconds of one device.
+    pub nanos: i128,
+    /// Its cost, in nano-dollars.
+    pub cost: i128,
+    /// The part of the time that has no price.
+    pub unpriced: i128,
+}
+
+impl Amount {
+    /// Returns the cost as money, saturating.
+    #[must_use]
+    pub fn money(&self) -> Money {
+        let bound = |limit: i64| i128::from(limit);
+        let cost = self.cost.clamp(bound(i64::MIN), bound(i64::MAX));
+        Money::from_nano_dollars(i64::try_from(cost).unwrap_or(i64::MAX))
+    }
+}
+
+impl Add for Amount {
+    type Output = Amount;
+    fn add(self, other: Amount) -> Amount {
+        Amount {
+            nanos: self.nanos + other.nanos,
+            cost: self.cost + other.cost,
+            unpriced: self.unpriced + other.unpriced,
+        }
+    }
+}
+
+impl AddAssign for Amount {
+    fn add_assign(&mut self, other: Amount) {
+        *self = *self + other;
+    }
+}
+
+impl Sum for Amount {
+    fn sum<I: Iterator<Item = Amount>>(amounts: I) -> Amount {
+        amounts.fold(Amount::default(), Add::add)
+    }
+}

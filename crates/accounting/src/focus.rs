@@ -1,0 +1,298 @@
+//! Rows of cost and usage by FOCUS, the FinOps Open Cost and Usage Specification (focus.finops.org), as CSV.
+//!
+//! Versions 1.2 and 1.4 differ, for the columns written here, in the names of the providers only: 1.4 removed `ProviderName`
+//! and `PublisherName` for `ServiceProviderName` and `HostProviderName`. A row is the device time of one line of a bill
+//! ([`crate::bill::Line`]) on one node and day. Columns that begin with `x_` are Gangline's own.
+
+use std::fmt::Write as _;
+
+use gangline_base::{Day, Money};
+
+/// A version of the specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// Of May 2025.
+    V1_2,
+    /// Of June 2026.
+    V1_4,
+}
+
+/// Whose bill it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issuer {
+    /// The account that pays.
+    pub account: String,
+    /// Who provides the devices and issues the bill.
+    pub provider: String,
+}
+
+/// The device time of a job, or of nobody, in one line on one node and day.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The day, in UTC.
+    pub day: Day,
+    /// The node.
+    pub node: String,
+    /// The kind of its devices, if known.
+    pub accelerator: Option<String>,
+    /// The line of the bill.
+    pub line: String,
+    /// Whether no job held the devices.
+    pub is_unheld: bool,
+    /// Device time, in nanoseconds of one device.
+    pub nanos: i128,
+    /// Price of a device for an hour.
+    pub price: Money,
+    /// What the time cost.
+    pub cost: Money,
+    /// Whom it belongs to: the job, its name, its user and its queue, as far as they are known.
+    pub tags: Vec<(&'static str, String)>,
+    /// Whether the job still ran.
+    pub is_estimated: bool,
+}
+
+/// Columns before those of the providers, in the order of the specification's list.
+const COLUMNS: [&str; 29] = [
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "CapacityReservationId",
+    "CapacityReservationStatus",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargeFrequency",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedCost",
+    "EffectiveCost",
+    "InvoiceIssuerName",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingQuantity",
+    "PricingUnit",
+    "ResourceId",
+    "ResourceName",
+    "ResourceType",
+    "ServiceCategory",
+    "ServiceName",
+    "Tags",
+];
+/// Gangline's own columns.
+const OWN_COLUMNS: [&str; 4] = ["x_CostKind", "x_GpuSeconds", "x_Estimated", "x_Accelerator"];
+/// Decimal places of device-hours: a nanosecond is 2.8e-13 hours.
+const HOUR_DECIMALS: u32 = 15;
+/// Nanoseconds of an hour.
+const NANOS_PER_HOUR: u128 = 3_600_000_000_000;
+
+impl Version {
+    const fn providers(self) -> [&'static str; 2] {
+        match self {
+            Version::V1_2 => ["ProviderName", "PublisherName"],
+            Version::V1_4 => ["ServiceProviderName", "HostProviderName"],
+        }
+    }
+
+    /// Returns the header of a file, with its line break.
+    #[must_use]
+    pub fn header(self) -> String {
+        let columns = COLUMNS.into_iter().chain(self.providers()).chain(OWN_COLUMNS);
+        columns.collect::<Vec<_>>().join(",") + "\n"
+    }
+}
+
+impl Row {
+    /// Returns the row as a line of the file. The order of its columns is the same in all versions.
+    #[must_use]
+    pub fn csv(&self, issuer: &Issuer) -> String {
+        let cost = dollars(self.cost);
+        let (month, next) = self.day.month();
+        let (day, after) = (midnight(self.day), midnight(Day::from_days_since_epoch(self.day.days_since_epoch() + 1)));
+        let hours = decimal(self.nanos, NANOS_PER_HOUR, HOUR_DECIMALS);
+        let kind = self.accelerator.as_deref().unwrap_or("device");
+        let whose = self.tags.first().map_or_else(|| "nobody".to_owned(), |(_, job)| job.clone());
+        let fields: [&str; 35] = [
+            &cost,
+            &issuer.account,
+            &issuer.account,
+            "USD",
+            &midnight(next),
+            &midnight(month),
+            &self.node,
+            if self.is_unheld { "Unused" } else { "Used" },
+            "Usage",
+            "",
+            &format!("{} of {kind} on {}, {whose}", self.line, self.node),
+            "Usage-Based",
+            &after,
+            &day,
+            &hours,
+            "GPU-Hours",
+            &cost,
+            &cost,
+            &issuer.provider,
+            &cost,
+            &dollars(self.price),
+            &self.priced_hours(),
+            "GPU-Hours",
+            &self.node,
+            &self.node,
+            "Node",
+            "Compute",
+            "GPU capacity",
+            &self.tags_as_json(),
+            &issuer.provider,
+            &issuer.provider,
+            &self.line,
+            &decimal(self.nanos, 1_000_000_000, 9),
+            if self.is_estimated { "true" } else { "false" },
+            self.accelerator.as_deref().unwrap_or(""),
+        ];
+        fields.map(quoted).join(",") + "\n"
+    }
+
+    /// Returns the hours that the cost pays for, so that cost is price times quantity as the specification demands: costs are
+    /// whole nano-dollars, so these may be some microseconds less than the consumed ones.
+    fn priced_hours(&self) -> String {
+        let (cost, price) = (i128::from(self.cost.nano_dollars()), self.price.nano_dollars().unsigned_abs());
+        if price == 0 { "0".to_owned() } else { decimal(cost, u128::from(price), HOUR_DECIMALS) }
+    }
+
+    fn tags_as_json(&self) -> String {
+        let mut json = String::from("{");
+        for (key, value) in &self.tags {
+            let comma = if json.len() > 1 { "," } else { "" };
+            // Writing to a String can't fail.
+            let _ = write!(json, "{comma}\"{key}\":\"{}\"", escaped(value));
+        }
+        json + "}"
+    }
+}
+
+/// Returns a field as RFC 4180 writes it.
+fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
+}
+
+/// Returns a text as RFC 8259 writes it within quotes.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => escaped.extend(['\\', letter]),
+            letter if u32::from(letter) < 0x20 => {
+                let _ = write!(escaped, "\\u{:04x}", u32::from(letter));
+            }
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+fn midnight(day: Day) -> String {
+    format!("{day}T00:00:00Z")
+}
+
+/// Returns the exact amount of dollars.
+fn dollars(money: Money) -> String {
+    decimal(i128::from(money.nano_dollars()), 1_000_000_000, 9)
+}
+
+/// Returns a fraction as a decimal number, rounded down in its last place, without trailing zeros.
+fn decimal(numerator: i128, denominator: u128, places: u32) -> String {
+    let (sign, numerator) = (if numerator < 0 { "-" } else { "" }, numerator.unsigned_abs());
+    let (whole, rest) = (numerator / denominator, numerator % denominator);
+    let places = usize::try_from(places).unwrap_or(0);
+    let scale = (0..places).fold(1_u128, |scale, _| scale.saturating_mul(10));
+    let fraction = format!("{:0places$}", rest.saturating_mul(scale) / denominator);
+    let fraction = fraction.trim_end_matches('0');
+    if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> Row {
+        Row {
+            day: "2026-11-30".parse().expect("a day"),
+            node: "n1".to_owned(),
+            accelerator: Some("H100".to_owned()),
+            line: "compute".to_owned(),
+            is_unheld: false,
+            nanos: 5_400_000_000_001,
+            price: "2.49".parse().expect("a price"),
+            cost: "3.735".parse().expect("a cost"),
+            tags: vec![("job", "job-7".to_owned()), ("name", "a \"great\", run\n".to_owned())],
+            is_estimated: false,
+        }
+    }
+
+    fn issuer() -> Issuer {
+        Issuer { account: "lab".to_owned(), provider: "Our cluster".to_owned() }
+    }
+
+    /// Reads a line as RFC 4180 says.
+    fn fields(line: &str) -> Vec<String> {
+        let (mut fields, mut is_quoted) = (vec![String::new()], false);
+        let mut letters = line.trim_end_matches('\n').chars().peekable();
+        while let Some(letter) = letters.next() {
+            let field = fields.last_mut().expect("there is always one");
+            match letter {
+                '"' if is_quoted && letters.peek() == Some(&'"') => field.extend(letters.next()),
+                '"' => is_quoted = !is_quoted,
+                ',' if !is_quoted => fields.push(String::new()),
+                letter => field.push(letter),
+            }
+        }
+        fields
+    }
+
+    #[test]
+    fn a_row_has_a_field_for_each_column_of_each_version() {
+        for version in [Version::V1_2, Version::V1_4] {
+            let (header, line) = (version.header(), row().csv(&issuer()));
+            let (columns, fields) = (fields(&header), fields(&line));
+            assert_eq!(columns.len(), fields.len());
+            let of = |column: &str| {
+                let index = columns.iter().position(|known| known == column);
+                index.map_or_else(|| format!("no {column}"), |index| fields[index].clone())
+            };
+            assert_eq!(of("BilledCost"), "3.735");
+            assert_eq!(of("ListUnitPrice"), "2.49");
+            assert_eq!(
+                (of("PricingQuantity"), of("ConsumedQuantity")),
+                ("1.5".to_owned(), "1.500000000000277".to_owned())
+            );
+            assert_eq!(of("x_GpuSeconds"), "5400.000000001");
+            assert_eq!(
+                (of("BillingPeriodStart"), of("BillingPeriodEnd")),
+                ("2026-11-01T00:00:00Z".to_owned(), "2026-12-01T00:00:00Z".to_owned())
+            );
+            assert_eq!(
+                (of("ChargePeriodStart"), of("ChargePeriodEnd")),
+                ("2026-11-30T00:00:00Z".to_owned(), "2026-12-01T00:00:00Z".to_owned())
+            );
+            assert_eq!(of("CapacityReservationStatus"), "Used");
+            assert_eq!(of("Tags"), r#"{"job":"job-7","name":"a \"great\", run\u000a"}"#);
+            assert_eq!(of("ProviderName") == "Our cluster", version == Version::V1_2);
+            assert_eq!(of("HostProviderName") == "Our cluster", version == Version::V1_4);
+        }
+    }
+
+    #[test]
+    fn decimals_are_exact() {
+        assert_eq!(dollars(Money::from_nano_dollars(-1)), "-0.000000001");
+        assert_eq!(dollars(Money::from_nano_dollars(12_000_000_000)), "12");
+        assert_eq!(decimal(1, 3, 5), "0.33333");
+    }
+}

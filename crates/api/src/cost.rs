@@ -1,0 +1,188 @@
+//! What training cost: bills of a period and of a job.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{JobState, Time};
+
+/// The bill of a period: every device-second that the nodes offered, in groups, each divided into lines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CostReport {
+    /// Start of the period.
+    pub from: Time,
+    /// Its end.
+    pub to: Time,
+    /// What the groups are: queue, user, job, name, node or accelerator.
+    pub by: String,
+    /// `own` if idle devices are a group of their own, `shared` if the groups share them in proportion to the device time that
+    /// their jobs held.
+    pub idle: String,
+    /// The groups, the most expensive first.
+    pub groups: Vec<CostGroup>,
+    /// All groups as one.
+    pub total: CostGroup,
+    /// Device time that the nodes offered, in seconds with nine decimals. The total's time is this and
+    /// `beyond_capacity_seconds`.
+    pub capacity_seconds: String,
+    /// Device time that jobs held beyond the offered one: before the capacity of nodes was recorded, or by clocks that
+    /// disagree.
+    pub beyond_capacity_seconds: String,
+    /// Since when the capacity of nodes is recorded; before, idle time isn't known.
+    pub capacity_since: Option<Time>,
+    /// Jobs that still ran at the end of the period, whose part is estimated until their attempts end.
+    pub estimated_jobs: u64,
+}
+
+/// A part of a bill.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CostGroup {
+    /// Its name; `(idle)` for devices that no job held.
+    #[schema(examples("research"))]
+    pub name: String,
+    /// Jobs that held devices.
+    pub jobs: u64,
+    /// Device time.
+    pub gpu_seconds: f64,
+    /// What it cost, without the time that has no price.
+    pub cost_nano_dollars: i64,
+    /// The same as text; `not priced` where none of the time has a price.
+    pub cost: String,
+    /// Device time without a price, which is not in the cost.
+    pub unpriced_gpu_seconds: f64,
+    /// Share of the held time in new steps of jobs that haven't failed; none if nothing was held, or where no rank reported
+    /// steps.
+    pub useful_share: Option<f64>,
+    /// Lines with any time, whose times and costs sum to the group's.
+    pub lines: Vec<CostLine>,
+}
+
+/// A line of a bill.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CostLine {
+    /// compute, communication, unreported, data_stall, checkpoint_stall, straggler_wait, restart, lost_work, idle_while_held,
+    /// failed_run, idle_spare, idle_drained, idle_broken, others.
+    #[schema(examples("compute"))]
+    pub line: String,
+    /// Device time.
+    pub gpu_seconds: f64,
+    /// The same in seconds with nine decimals, exact.
+    pub exact_gpu_seconds: String,
+    /// Its cost, in nano-dollars, without the time that has no price.
+    pub cost_nano_dollars: i64,
+    /// Device time without a price.
+    pub unpriced_gpu_seconds: f64,
+}
+
+/// What a job cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobCost {
+    /// The job.
+    pub job: String,
+    /// The name in its job file.
+    pub name: String,
+    /// Who submitted it.
+    pub user: String,
+    /// The queue that it waited in.
+    pub queue: String,
+    /// Its state.
+    pub state: JobState,
+    /// All of it; estimated while the job runs.
+    pub total: CostGroup,
+    /// Each attempt, named by its number.
+    pub attempts: Vec<CostGroup>,
+    /// Steps that it came to.
+    pub steps: u64,
+    /// What a step cost, with everything that was lost.
+    pub nano_dollars_per_step: Option<i64>,
+    /// What a million tokens cost, with everything that was lost; estimated from the tokens of a step.
+    pub nano_dollars_per_million_tokens: Option<i64>,
+    /// What an hour of a device in new steps cost, with everything that was lost.
+    pub nano_dollars_per_useful_gpu_hour: Option<i64>,
+    /// The lines that cost most besides new steps, the most expensive first: what a change could save.
+    pub losses: Vec<CostLine>,
+    /// Checkpoints that it saved.
+    pub checkpoints: u32,
+    /// Their size in bytes, without what retention removed since.
+    pub checkpoint_bytes: u64,
+    /// The most that it may cost, if its job file says.
+    pub budget_nano_dollars: Option<i64>,
+}
+
+/// The device time of a day, in rows that exports are made of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CostUsage {
+    /// Start of the period.
+    pub from: Time,
+    /// Its end.
+    pub to: Time,
+    /// The rows, by node.
+    pub rows: Vec<CostUsageRow>,
+}
+
+/// The device time of a job, or of nobody, in one line of a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CostUsageRow {
+    /// The job; none for devices that no job held.
+    pub job: Option<String>,
+    /// The name in its job file.
+    pub name: Option<String>,
+    /// Who submitted it.
+    pub user: Option<String>,
+    /// The queue that it waited in.
+    pub queue: Option<String>,
+    /// The node.
+    pub node: String,
+    /// The kind of its devices, if the node's capacity was recorded.
+    pub accelerator: Option<String>,
+    /// The line, with its time and cost.
+    pub line: CostLine,
+    /// The price of a device for an hour, if it has one.
+    pub price_nano_dollars_per_hour: Option<i64>,
+    /// Whether the job still ran at the end of the period.
+    pub is_estimated: bool,
+}
+
+/// How many devices jobs held, hour by hour.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CostDemand {
+    /// Start of the first hour.
+    pub from: Time,
+    /// End of the last hour.
+    pub to: Time,
+    /// Each kind of device.
+    pub kinds: Vec<KindDemand>,
+}
+
+/// The demand for one kind of device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KindDemand {
+    /// The kind.
+    pub accelerator: String,
+    /// The most devices that the nodes offered at once.
+    pub devices: u32,
+    /// Mean number of devices held in each hour.
+    pub held: Vec<f64>,
+}
+
+/// What a job file may cost, before it is submitted. Estimated: by the prices of the nodes of its kind, and its time limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CostEstimate {
+    /// The name in the job file.
+    pub name: String,
+    /// Jobs that it stands for: the points of a sweep, or 1.
+    pub jobs: u64,
+    /// Devices that one of its jobs holds, at the most where it is elastic.
+    pub devices: u64,
+    /// Their kind.
+    pub accelerator: String,
+    /// The highest price of a device of this kind for an hour; none if the nodes have none.
+    pub price_nano_dollars_per_hour: Option<i64>,
+    /// What all devices of one of its jobs cost an hour.
+    pub nano_dollars_per_hour: Option<i64>,
+    /// The longest that one attempt may run, in seconds.
+    pub time_limit_seconds: Option<u64>,
+    /// What all its jobs cost if each runs once for as long as it may; none without a time limit or a price.
+    pub at_most_nano_dollars: Option<i64>,
+    /// The most that one of its jobs may cost, all attempts together.
+    pub budget_nano_dollars: Option<i64>,
+}

@@ -1,0 +1,107 @@
+//! `cost export`: the device time of a period as FOCUS rows.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use gangline_accounting::focus::{Issuer, Row, Version};
+use gangline_api as api;
+use gangline_base::{Day, Money, Timestamp};
+
+use super::{PeriodArgs, query, tell_unpriced};
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::output;
+
+/// Nanoseconds of a day.
+const DAY: u64 = 24 * 3_600 * 1_000_000_000;
+
+/// What to write.
+#[derive(Args, Debug)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    period: PeriodArgs,
+    /// The version of FOCUS
+    #[arg(long, value_enum, default_value = "1.2")]
+    focus: FocusVersion,
+    /// The account that pays, in BillingAccountId
+    #[arg(long, value_name = "NAME", default_value = "gangline")]
+    account: String,
+    /// Who provides the devices, in ProviderName
+    #[arg(long, value_name = "NAME", default_value = "gangline")]
+    provider: String,
+    /// The file, which must not exist; - for standard output
+    #[arg(long, short, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FocusVersion {
+    #[value(name = "1.2")]
+    V1_2,
+    #[value(name = "1.4")]
+    V1_4,
+}
+
+pub(super) fn run(client: &Client, args: &ExportArgs) -> Result<(), Failure> {
+    let version = match args.focus {
+        FocusVersion::V1_2 => Version::V1_2,
+        FocusVersion::V1_4 => Version::V1_4,
+    };
+    let issuer = Issuer { account: args.account.clone(), provider: args.provider.clone() };
+    let to = args.period.to.unwrap_or_else(output::now);
+    let (mut unpriced, mut rows) = (0.0, 0_u64);
+    let mut out = open(args)?;
+    out.write_all(version.header().as_bytes())?;
+    let first = args.period.from.unix_nanos() / DAY;
+    for day in first..to.unix_nanos().div_ceil(DAY) {
+        let at = |nanos: u64| Timestamp::from_unix_nanos(nanos);
+        let (from, to) = (args.period.from.max(at(day * DAY)), to.min(at((day + 1) * DAY)));
+        let usage: api::CostUsage = client.get(&format!("/cost/usage?{}", query(from, Some(to))))?;
+        for row in &usage.rows {
+            let line = &row.line;
+            unpriced += line.unpriced_gpu_seconds;
+            // FOCUS has no word for a cost that isn't known, and zero would be wrong.
+            let Some(price) = row.price_nano_dollars_per_hour else { continue };
+            out.write_all(focus(row, price, day)?.csv(&issuer).as_bytes())?;
+            rows += 1;
+        }
+    }
+    out.flush()?;
+    output::tell(&format!("{rows} row(s) of FOCUS {}", if version == Version::V1_2 { "1.2" } else { "1.4" }));
+    tell_unpriced(unpriced);
+    Ok(())
+}
+
+fn open(args: &ExportArgs) -> Result<Box<dyn Write>, Failure> {
+    if args.output.as_os_str() == "-" {
+        return Ok(Box::new(BufWriter::new(std::io::stdout())));
+    }
+    let file = File::create_new(&args.output).map_err(|error| {
+        Failure::local(
+            format!("{} can't be made: {error}", args.output.display()),
+            "name a file that doesn't exist yet",
+        )
+    })?;
+    Ok(Box::new(BufWriter::new(file)))
+}
+
+fn focus(row: &api::CostUsageRow, price: i64, day: u64) -> Result<Row, Failure> {
+    let wrong = || Failure::local("the control plane sent a time that isn't one", "is it of another version?");
+    let nanos = row.line.exact_gpu_seconds.replace('.', "").parse().map_err(|_| wrong())?;
+    let tag = |key, value: &Option<String>| value.clone().map(|value| (key, value));
+    let tags = [tag("job", &row.job), tag("name", &row.name), tag("user", &row.user), tag("queue", &row.queue)];
+    Ok(Row {
+        day: Day::from_days_since_epoch(i64::try_from(day).unwrap_or(i64::MAX)),
+        node: row.node.clone(),
+        accelerator: row.accelerator.clone(),
+        line: row.line.line.clone(),
+        is_unheld: row.job.is_none(),
+        nanos,
+        price: Money::from_nano_dollars(price),
+        cost: Money::from_nano_dollars(row.line.cost_nano_dollars),
+        tags: tags.into_iter().flatten().collect(),
+        is_estimated: row.is_estimated,
+    })
+}

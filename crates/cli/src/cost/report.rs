@@ -1,0 +1,120 @@
+//! `cost report`: the bill of a period.
+
+use clap::{Args, ValueEnum};
+use gangline_api as api;
+use gangline_base::Money;
+
+use super::{PeriodArgs, device_time, percent, tell_unpriced};
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::output;
+
+/// Which period, and in which groups.
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    #[command(flatten)]
+    period: PeriodArgs,
+    /// What the groups are
+    #[arg(long, value_enum, default_value = "queue")]
+    by: By,
+    /// Whose idle devices are: a line of their own, or shared by the groups in proportion to the device time that their jobs held
+    #[arg(long, value_enum, default_value = "own")]
+    idle: Idle,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum By {
+    Queue,
+    User,
+    Job,
+    Name,
+    Node,
+    Accelerator,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Idle {
+    Own,
+    Shared,
+}
+
+fn word(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+pub(super) fn run(client: &Client, args: &ReportArgs, is_json: bool) -> Result<(), Failure> {
+    let path = format!("/cost/report?{}&by={}&idle={}", args.period.query(), word(args.by), word(args.idle));
+    let report: api::CostReport = client.get(&path)?;
+    if is_json {
+        return output::json(&report);
+    }
+    output::print(&text(&report))?;
+    tell_unpriced(report.total.unpriced_gpu_seconds);
+    Ok(())
+}
+
+fn text(report: &api::CostReport) -> String {
+    let heading = report.by.to_uppercase();
+    let headings = [heading.as_str(), ">JOBS", ">DEVICE TIME", ">USEFUL", ">COST", ">SHARE"];
+    let total = &report.total;
+    let rows = report.groups.iter().chain([total]).map(|group| row(group, total)).collect();
+    let shared = if report.idle == "shared" {
+        "; idle devices are shared in proportion to the device time that jobs held"
+    } else {
+        ""
+    };
+    let estimated = match report.estimated_jobs {
+        0 => String::new(),
+        jobs => format!("; estimated for {jobs} running job(s)"),
+    };
+    let period = format!("{} to {}{shared}{estimated}\n\n", output::time(report.from), output::time(report.to));
+    period + &output::table(&headings, rows) + "\n" + &lines(total) + "\n" + &capacity(report)
+}
+
+fn row(group: &api::CostGroup, total: &api::CostGroup) -> Vec<String> {
+    let useful = group.useful_share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+    let share = if total.cost_nano_dollars > 0 {
+        percent(as_float(group.cost_nano_dollars), as_float(total.cost_nano_dollars))
+    } else {
+        percent(group.gpu_seconds, total.gpu_seconds)
+    };
+    let jobs = if group.jobs == 0 { "-".to_owned() } else { group.jobs.to_string() };
+    vec![group.name.clone(), jobs, device_time(group.gpu_seconds), useful, group.cost.clone(), share]
+}
+
+/// Formats the lines of a group, which sum to it.
+pub(super) fn lines(group: &api::CostGroup) -> String {
+    let row = |line: &api::CostLine| {
+        let money = Money::from_nano_dollars(line.cost_nano_dollars).to_string();
+        let is_unpriced = line.unpriced_gpu_seconds > 0.0 && line.cost_nano_dollars == 0;
+        vec![
+            line.line.clone(),
+            device_time(line.gpu_seconds),
+            percent(line.gpu_seconds, group.gpu_seconds),
+            if is_unpriced { "not priced".to_owned() } else { money },
+        ]
+    };
+    output::table(&["LINE", ">DEVICE TIME", ">OF ALL", ">COST"], group.lines.iter().map(row).collect())
+}
+
+/// Says that the bill is whole, or what is missing.
+fn capacity(report: &api::CostReport) -> String {
+    let Some(since) = report.capacity_since else {
+        return "what nodes offered isn't recorded: only what jobs held is known\n".to_owned();
+    };
+    let mut text = format!("the nodes offered {} device-seconds", report.capacity_seconds);
+    if report.beyond_capacity_seconds.trim_matches(['0', '.']).is_empty() {
+        text += ", each of which is in one line\n";
+    } else {
+        text += &format!(", each of which is in one line; jobs held {} more\n", report.beyond_capacity_seconds);
+    }
+    if since.0 > report.from.0 {
+        text += &format!("idle devices are known since {}\n", output::time(since));
+    }
+    text
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share in percent")]
+fn as_float(number: i64) -> f64 {
+    number as f64
+}

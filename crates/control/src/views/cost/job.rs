@@ -1,0 +1,95 @@
+//! What one job cost: by attempt, for each step and token, and what was lost.
+
+use gangline_accounting::bill::{Group, Line};
+use gangline_api::{CostLine, JobCost};
+use gangline_base::{JobId, Timestamp};
+use gangline_store::db;
+use gangline_store::model::{JobRecord, SeriesPoint};
+use gangline_store::ports::{Queries as _, Series as _};
+
+use super::super::{Views, parts};
+use super::{attempts_of, wire};
+
+/// Points of the curve that the tokens of a step are told from.
+const POINTS: u32 = 64;
+/// Nanoseconds of an hour.
+const HOUR: i128 = 3_600_000_000_000;
+
+impl Views {
+    /// Returns what a job cost up to `now`, if there is a record of it.
+    pub fn job_cost(&self, id: JobId, now: Timestamp) -> Result<Option<JobCost>, db::Error> {
+        let Some((record, booked)) = self.reader.job(id)? else { return Ok(None) };
+        let curve = self.reader.curve(id, POINTS)?;
+        let tokens_per_step = curve.and_then(|curve| tokens_per_step(&curve.points));
+        let bill = attempts_of(&record, &booked, now);
+        let attempts = bill.groups.iter().map(|(number, group)| wire::group(number.to_string(), group)).collect();
+        Ok(Some(of(&record, &bill.total(), attempts, tokens_per_step)))
+    }
+}
+
+fn of(
+    record: &JobRecord,
+    total: &Group,
+    attempts: Vec<gangline_api::CostGroup>,
+    tokens_per_step: Option<f64>,
+) -> JobCost {
+    let sum = total.sum(|_| true);
+    // Without a price for all of its time, a cost for each step would be too low.
+    let cost = (sum.unpriced == 0 && sum.nanos > 0).then_some(sum.cost);
+    let per = |count: i128| cost.filter(|_| count > 0).and_then(|cost| i64::try_from(cost / count).ok());
+    let steps = record.high_water_step;
+    let tokens = tokens_per_step.map(|tokens| whole(tokens * as_float(steps)));
+    let useful = total.sum(Line::is_useful).nanos;
+    JobCost {
+        job: record.id.to_string(),
+        name: record.name.clone(),
+        user: record.submitter.clone(),
+        queue: record.queue.clone(),
+        state: parts::state(record.state),
+        total: wire::group("total".to_owned(), total),
+        attempts,
+        steps,
+        nano_dollars_per_step: per(i128::from(steps)),
+        nano_dollars_per_million_tokens: cost
+            .zip(tokens)
+            .filter(|(_, tokens)| *tokens > 0)
+            .and_then(|(cost, tokens)| i64::try_from(cost.saturating_mul(1_000_000) / tokens).ok()),
+        nano_dollars_per_useful_gpu_hour: cost
+            .filter(|_| useful > 0)
+            .and_then(|cost| i64::try_from(cost.saturating_mul(HOUR) / useful).ok()),
+        losses: losses(total),
+        checkpoints: record.checkpoints.count,
+        checkpoint_bytes: record.checkpoints.bytes,
+        budget_nano_dollars: record.budget.as_ref().map(|budget| budget.limit.nano_dollars()),
+    }
+}
+
+/// Returns the lines besides new steps, the most expensive first.
+fn losses(total: &Group) -> Vec<CostLine> {
+    let useful: Vec<&str> = Line::ALL.into_iter().filter(|line| line.is_useful()).map(Line::name).collect();
+    let mut losses: Vec<CostLine> = wire::lines(total).filter(|line| !useful.contains(&line.line.as_str())).collect();
+    losses.sort_by(|left, right| {
+        right.cost_nano_dollars.cmp(&left.cost_nano_dollars).then(right.gpu_seconds.total_cmp(&left.gpu_seconds))
+    });
+    losses
+}
+
+/// Returns the tokens of a step by the last attempt that reported two steps with tokens.
+fn tokens_per_step(points: &[SeriesPoint]) -> Option<f64> {
+    let last = points.last()?;
+    let first = points
+        .iter()
+        .find(|point| point.attempt == last.attempt)
+        .filter(|first| first.step < last.step && first.tokens < last.tokens)?;
+    Some(as_float(last.tokens - first.tokens) / as_float(last.step - first.step))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn as_float(count: u64) -> f64 {
+    count as f64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "tokens are far below 2^63")]
+fn whole(number: f64) -> i128 {
+    number.round() as i128
+}

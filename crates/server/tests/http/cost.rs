@@ -1,0 +1,51 @@
+//! Costs over HTTP.
+
+use serde_json::json;
+
+use crate::plane::Plane;
+
+#[test]
+fn a_bill_has_groups_and_lines_and_a_request_that_is_none_is_refused() {
+    let plane = Plane::start();
+    let job = plane.submit("a", 1);
+    let report = plane.get("/cost/report?from=2020-01-01T00:00:00Z&by=job").json();
+    let names: Vec<&str> =
+        report["groups"].as_array().expect("groups").iter().filter_map(|group| group["name"].as_str()).collect();
+    assert!(names.contains(&"(idle)") && names.contains(&job.as_str()), "{report:#}");
+    assert_eq!((&report["by"], &report["idle"], &report["estimated_jobs"]), (&json!("job"), &json!("own"), &json!(1)));
+    assert_eq!(report["beyond_capacity_seconds"], "0.000000000");
+    let shared = plane.get("/cost/report?from=2020-01-01T00:00:00Z&by=user&idle=shared").json();
+    assert_eq!(shared["groups"].as_array().map(Vec::len), Some(1), "whoever held a device has what was idle too");
+
+    for (query, said) in [
+        ("from=2020-01-01T00:00:00Z&by=zebra", "write one of queue, user, job, name, node, accelerator"),
+        ("from=2020-01-01T00:00:00Z&idle=theirs", "write own or shared"),
+        ("from=2020-01-01T00:00:00Z&to=2019-01-01T00:00:00Z", "it has to start before it ends"),
+        ("from=yesterday", "from"),
+        ("since=2020-01-01T00:00:00Z", "since"),
+    ] {
+        let refused = plane.get(&format!("/cost/report?{query}"));
+        assert_eq!(refused.status, 400, "{query}: {refused:?}");
+        assert!(refused.json()["error"]["message"].to_string().contains(said), "{query}: {refused:?}");
+    }
+    let long = plane.get("/cost/usage?from=2020-01-01T00:00:00Z");
+    assert!(long.status == 400 && long.json()["error"]["message"].to_string().contains("31 days"), "{long:?}");
+}
+
+#[test]
+fn a_jobs_cost_its_rows_and_its_estimate_are_there() {
+    let plane = Plane::start();
+    let job = plane.submit("a", 1);
+    let cost = plane.get(&format!("/cost/jobs/{job}")).json();
+    assert_eq!((&cost["job"], &cost["name"], &cost["user"]), (&json!(job), &json!("a"), &json!("ada")));
+    assert_eq!(plane.get("/cost/jobs/job-99").status, 404);
+    let today = plane.get("/cost/usage?from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00Z").json();
+    assert_eq!(today["rows"], json!([]), "nothing was there in January");
+    assert!(plane.get("/cost/demand?from=2020-01-01T00:00:00Z").json()["kinds"].as_array().is_some());
+    let file = json!({"job_file": "name: b\nrun: train\nresources: {accelerators: \"cpu:2\"}\ntime_limit: 2h\n", "directory": "/"});
+    let estimate = plane.post("/cost/estimate", &file).json();
+    assert_eq!((&estimate["devices"], &estimate["time_limit_seconds"]), (&json!(2), &json!(7_200)), "{estimate}");
+    let refused = plane.post("/cost/estimate", &json!({"job_file": "name: b\nrnu: train\n", "directory": "/"}));
+    assert_eq!(refused.refusal(), (400, "G0100".to_owned()));
+    assert_eq!(plane.get("/jobs").json()["jobs"].as_array().map(Vec::len), Some(1), "an estimate submits nothing");
+}
