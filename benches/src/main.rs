@@ -4,6 +4,8 @@
 //! bar was met, with 1 if one was missed, and with 2 if that couldn't be found out.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "these are command-line tools: output is their purpose")]
 
+#[cfg(feature = "accounting")]
+mod accounting;
 #[cfg(feature = "product")]
 mod archive;
 #[cfg(feature = "product")]
@@ -31,8 +33,8 @@ mod planning;
 mod processes;
 #[cfg(feature = "product")]
 mod recovery;
-#[cfg(any(feature = "data", feature = "product"))]
-#[cfg_attr(not(feature = "product"), expect(dead_code, reason = "`data` prints no percentiles and no notes"))]
+#[cfg(any(feature = "accounting", feature = "data", feature = "product"))]
+#[cfg_attr(not(feature = "product"), expect(dead_code, reason = "the others print no percentiles"))]
 mod report;
 #[cfg(feature = "product")]
 mod scheduler;
@@ -56,6 +58,8 @@ type Bench = fn(&[String]) -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
 const BENCHES: &[(&str, Bench)] = &[
+    #[cfg(feature = "accounting")]
+    ("accounting", accounting::run),
     #[cfg(feature = "product")]
     ("archive", archive::run),
     #[cfg(feature = "product")]

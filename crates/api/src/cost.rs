@@ -186,3 +186,37 @@ pub struct CostEstimate {
     /// The most that one of its jobs may cost, all attempts together.
     pub budget_nano_dollars: Option<i64>,
 }
+
+/// Budgets with their present standing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BudgetList {
+    /// The budgets, in the order of the configuration.
+    pub budgets: Vec<BudgetStanding>,
+}
+
+/// How far a budget is spent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BudgetStanding {
+    /// Its name.
+    pub name: String,
+    /// Whose jobs count: `everything` (idle devices too), `queue NAME` (and the queues below it) or `user NAME`.
+    pub of: String,
+    /// day, week or month.
+    pub per: String,
+    /// Start of the present period.
+    pub from: Time,
+    /// Its end.
+    pub until: Time,
+    /// The money.
+    pub limit_nano_dollars: i64,
+    /// What was spent since the start of the period.
+    pub spent_nano_dollars: i64,
+    /// The same as a share of the limit.
+    pub spent_share: f64,
+    /// What will be spent at its end if as much is spent as in the last day, or since its start if that is less. Estimated.
+    pub forecast_dollars: f64,
+    /// The same as a share of the limit.
+    pub forecast_share: f64,
+    /// Device time without a price, which is not in what was spent.
+    pub unpriced_gpu_seconds: f64,
+}

@@ -1,6 +1,7 @@
 //! `alerts`: what fires, acknowledgements, silences, and a check of a file of rules.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -8,7 +9,7 @@ use gangline_api as api;
 use gangline_control::delivery::MailServer;
 use gangline_control::service::Service;
 use gangline_server::alerts as alerting;
-use gangline_specs::config::Config;
+use gangline_specs::config::{Budget, Config};
 use gangline_telemetry::alerts::{Rules, Way};
 use gangline_telemetry::series;
 use serde_json::json;
@@ -183,6 +184,7 @@ pub(crate) fn read(file: &Path) -> Result<Rules, Failure> {
 pub(crate) struct Setup {
     rules: Rules,
     mail: Option<MailServer>,
+    pub(crate) budgets: Arc<[Budget]>,
 }
 
 /// Reads the rules of a control plane: those of the file that its configuration names, or else of the one in its data
@@ -204,7 +206,7 @@ pub(crate) fn setup(folder: &Path, config: &Config, config_path: Option<&Path>) 
             format!("the receiver {:?} of alerts is mailed to, but no mail server is configured", receiver.name);
         return Err(Failure::coded("G0651", message, "docs/reference/configuration.md describes the table [smtp]"));
     }
-    Ok(Setup { rules, mail })
+    Ok(Setup { rules, mail, budgets: config.budgets.clone().into() })
 }
 
 /// Starts alerts. Without them everything else goes on.
@@ -221,6 +223,7 @@ pub(crate) fn start(
         journal_folder: journal_folder.to_owned(),
         handle: service.handle(),
         views: service.views(),
+        budgets: setup.budgets,
         series: series.clone(),
         clock: output::now,
     };

@@ -53,6 +53,7 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("inherit", before.inherit != now.inherit),
         ("launcher", before.launcher != now.launcher),
         ("price", before.sharing.prices != now.sharing.prices),
+        ("budget", before.budgets != now.budgets),
         ("limits", before.limits != now.limits),
         ("retention", before.retention != now.retention),
         ("smtp", before.smtp != now.smtp),

@@ -198,6 +198,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (visits, code) = (Visits::default(), CodeStore::new(&folder, config.snapshot_max));
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let (series, series_handle) = start_series(&folder, &config.retention.metrics);
+    let budgets = alert_setup.budgets.clone();
     let read = reload::reader(folder.clone(), args.config.clone(), config);
     let reloading = Reloading { read, handle: service.handle() };
     let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &series_handle);
@@ -216,6 +217,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         alerts: alerts.as_ref().map(alerting::Service::handle).unwrap_or_default(),
         templates: Templates::of(&folder),
         schedules: schedules::Handle::open(&folder),
+        budgets,
         clock: output::now,
         read_configuration: reloading.read.clone(),
     };

@@ -131,6 +131,14 @@ pub(super) async fn demand(
     read(&app, move |views| views.cost_demand(period, now)).await.map(Json)
 }
 
+/// How far the configuration's budgets are spent.
+#[utoipa::path(get, path = "/api/v1/cost/budgets", tag = "cost", responses((status = 200, body = api::BudgetList)))]
+pub(super) async fn budgets(State(app): State<Arc<App>>) -> Result<Json<api::BudgetList>, ApiError> {
+    let (now, budgets) = ((app.clock)(), Arc::clone(&app.budgets));
+    let standings = read(&app, move |views| views.budgets(&budgets, now)).await?;
+    Ok(Json(api::BudgetList { budgets: standings }))
+}
+
 /// Says what a job file may cost. Nothing is submitted.
 #[utoipa::path(post, path = "/api/v1/cost/estimate", request_body = api::SubmitRequest, tag = "cost",
     responses((status = 200, body = api::CostEstimate), (status = 400, body = ErrorBody)))]

@@ -62,6 +62,7 @@ use gangline_control::code::CodeStore;
 use gangline_control::secret::Secrets;
 use gangline_control::service::Handle;
 use gangline_control::views::Views;
+use gangline_specs::config::Budget;
 use gangline_store::db;
 
 /// The largest body of a user's request, in bytes.
@@ -103,6 +104,8 @@ pub struct App {
     pub templates: Templates,
     /// Job files that are submitted again and again.
     pub schedules: schedules::Handle,
+    /// The configuration's budgets.
+    pub budgets: Arc<[Budget]>,
     /// Returns the wall-clock time.
     pub clock: fn() -> Timestamp,
     /// Reads the configuration file again.
@@ -135,6 +138,7 @@ pub fn router(app: App) -> Router {
         .route("/cost/jobs/{job}", get(cost::of_job))
         .route("/cost/usage", get(cost::usage))
         .route("/cost/demand", get(cost::demand))
+        .route("/cost/budgets", get(cost::budgets))
         .route("/cost/estimate", post(cost::estimate))
         .route("/alerts", get(alerts::routes::list))
         .route("/alerts/{alert}/acknowledge", post(alerts::routes::acknowledge))

@@ -26,6 +26,7 @@
 //! rack_gbps = 400
 //! ```
 
+mod budgets;
 mod code;
 mod fabric;
 mod limits;
@@ -40,6 +41,7 @@ mod spares;
 mod suspicion;
 mod tls;
 
+pub use budgets::{Budget, BudgetOf};
 pub use prices::{Prices, agree_on_prices};
 pub use retention::{MetricRetention, Retention};
 pub use smtp::{Smtp, SmtpSecurity};
@@ -104,6 +106,8 @@ pub struct Config {
     pub launcher: Option<toml::Table>,
     /// The queues and rules by which the cluster is shared.
     pub sharing: Configuration,
+    /// Money for calendar periods, of whose use somebody is told.
+    pub budgets: Vec<Budget>,
     /// The limits of what users may submit.
     pub limits: Limits,
     /// The rules of when data is removed.
@@ -134,6 +138,14 @@ pub enum ConfigError {
         /// The queue's name as written.
         queue: String,
         /// The defect.
+        message: String,
+    },
+    /// A budget is invalid.
+    #[error("budget \"{budget}\": {message}")]
+    Budget {
+        /// The budget.
+        budget: String,
+        /// What is wrong.
         message: String,
     },
     /// A price is invalid.
@@ -223,6 +235,8 @@ struct FileV1 {
     order: Option<queues::OrderV1>,
     #[serde(default)]
     price: Vec<prices::PriceV1>,
+    #[serde(default)]
+    budget: Vec<budgets::BudgetV1>,
     preemption: Option<preemption::PreemptionV1>,
     fabric: Option<fabric::FabricV1>,
     #[serde(default)]
@@ -290,6 +304,8 @@ impl Config {
         let mut sharing = queues::read(file.queue, file.half_life_hours, file.order).map_err(refused)?;
         let refused = |(accelerator, message)| ConfigError::Price { accelerator, message };
         sharing.prices = prices::read(file.price).map_err(refused)?;
+        let refused = |(budget, message)| ConfigError::Budget { budget, message };
+        let budgets = budgets::read(file.budget, &sharing.queues).map_err(refused)?;
         sharing.fabric = file.fabric.map(Into::into);
         sharing.health = file.suspicion.into();
         sharing.reservations = file.reservation.into_iter().map(Into::into).collect();
@@ -316,6 +332,7 @@ impl Config {
             nodes,
             launcher,
             sharing,
+            budgets,
             limits,
             retention,
             smtp,

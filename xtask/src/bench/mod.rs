@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::command::{cargo, succeeds};
 
 /// Benchmarks of one crate, each a feature of the package: built alone, in seconds.
-const ALONE: [&str; 6] = ["data", "diagnosis", "planning", "stragglers", "telemetry", "tensors"];
+const ALONE: [&str; 7] = ["accounting", "data", "diagnosis", "planning", "stragglers", "telemetry", "tensors"];
 
 /// Runs the named benchmark; without a name, lists them. What goes wrong, the benchmark has said.
 ///

@@ -21,10 +21,17 @@ pub(super) fn until(
     let length = between(held.0, held.1);
     let passed = between(held.0, at).clamp(0, length);
     let mut amounts = [Amount::default(); Bucket::ALL.len()];
+    if passed == 0 {
+        return amounts;
+    }
     let (mut booked, mut time, mut cost) = (0_i128, 0_i128, 0_i128);
     for (amount, (_, spent)) in amounts.iter_mut().zip(buckets.iter()) {
-        booked += i128::try_from(spent.nanos()).unwrap_or(i128::MAX);
-        let reached = if length == 0 { 0 } else { booked.saturating_mul(passed) / length };
+        let spent = i128::try_from(spent.nanos()).unwrap_or(i128::MAX);
+        if spent == 0 {
+            continue;
+        }
+        booked += spent;
+        let reached = if passed == length { booked } else { booked.saturating_mul(passed) / length };
         let paid = price.map_or(0, |price| cost_of(price, reached));
         amount.nanos = reached - time;
         amount.cost = paid - cost;

@@ -1,10 +1,14 @@
 //! `cost`: what training cost, where the money went, and how much capacity to buy.
 
+mod budgets;
 mod estimate;
 mod export;
 mod job;
 mod plan;
 mod report;
+
+#[cfg(feature = "demo")]
+pub(crate) use report::bill;
 
 use clap::{Args, Subcommand};
 use gangline_api::Time;
@@ -23,6 +27,8 @@ pub(crate) enum CostCommand {
     Show(job::ShowArgs),
     /// Say what a job file may cost at most, before it is submitted
     Estimate(estimate::EstimateArgs),
+    /// Say how far the configuration's budgets are spent, and how far they will be at the end of their period
+    Budgets,
     /// Write the device time of a period as FOCUS rows, the format of cloud bills
     Export(export::ExportArgs),
     /// Say how many devices to reserve, from the hours in which jobs held them and from prices
@@ -58,6 +64,7 @@ pub(crate) fn run(global: &Global, command: &CostCommand) -> Result<(), Failure>
         CostCommand::Report(args) => report::run(&client()?, args, global.json),
         CostCommand::Show(args) => job::run(&client()?, args, global.json),
         CostCommand::Estimate(args) => estimate::run(&client()?, args, global.json),
+        CostCommand::Budgets => budgets::run(&client()?, global.json),
         CostCommand::Export(args) => export::run(&client()?, args),
         CostCommand::Plan(args) => plan::run(global, args),
     }

@@ -53,6 +53,12 @@ pub(super) fn run(client: &Client, args: &ReportArgs, is_json: bool) -> Result<(
     Ok(())
 }
 
+/// Returns the bill of the last 30 days as text.
+#[cfg(feature = "demo")]
+pub(crate) fn bill(client: &Client, grouped: &str) -> Result<String, Failure> {
+    client.get(&format!("/cost/report?{grouped}")).map(|report| text(&report))
+}
+
 fn text(report: &api::CostReport) -> String {
     let heading = report.by.to_uppercase();
     let headings = [heading.as_str(), ">JOBS", ">DEVICE TIME", ">USEFUL", ">COST", ">SHARE"];

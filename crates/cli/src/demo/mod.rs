@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::launcher::{Kind, LauncherArgs};
 use crate::listen::ListenArgs;
 use crate::up::{self, UpArgs};
-use crate::{Global, listing, output, report, submit};
+use crate::{Global, cost, listing, output, report, submit};
 
 /// How to run the demo.
 #[derive(Args, Clone, Debug)]
@@ -146,6 +146,8 @@ fn train(client: &Client, args: &DemoArgs, folder: &Path, kind: &str) -> Result<
         output::say(&report::job(job))?;
     }
     jobs.iter().try_for_each(|job| archive::push(job, folder))?;
+    output::say("The bill of the demo, by job:\n")?;
+    output::say(&cost::bill(client, "by=job")?)?;
     output::say(&format!(
         "Times, steps and losses are measured; costs are measured slot-seconds at an assumed ${} a slot-hour.",
         args.price

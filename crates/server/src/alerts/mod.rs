@@ -19,6 +19,7 @@ use gangline_base::{Timestamp, with_causes};
 use gangline_control::delivery::MailServer;
 use gangline_control::service;
 use gangline_control::views::Views;
+use gangline_specs::config::Budget;
 use gangline_telemetry::alerts::{Engine, Rules};
 use gangline_telemetry::series;
 use tracing::{info, warn};
@@ -45,6 +46,8 @@ pub struct Options {
     pub handle: service::Handle,
     /// Answers from the read models.
     pub views: Views,
+    /// The configuration's budgets.
+    pub budgets: Arc<[Budget]>,
     /// The series store.
     pub series: series::Handle,
     /// The server for mail; none if nothing can be mailed.

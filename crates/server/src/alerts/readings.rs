@@ -2,13 +2,15 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gangline_accounting::attribution::{RankObserved, RankWork, stragglers};
 use gangline_api as api;
-use gangline_base::{AttemptNumber, JobId, NodeName, Phase, Timestamp, with_causes};
+use gangline_base::{AttemptNumber, JobId, Money, NodeName, Phase, Timestamp, with_causes};
 use gangline_control::service;
 use gangline_control::views::{JOBS_PER_PAGE_MAX, Standing, Views};
+use gangline_specs::config::Budget;
 use gangline_telemetry::alerts::{Measure, Reading, Rule, Signal, Subject};
 use gangline_telemetry::series::{self, Curve, Scope};
 
@@ -30,6 +32,8 @@ const PAST_POINTS: usize = 120;
 const PAST_STEPS_MIN: u64 = 20;
 /// The fewest checkpoints from which their usual interval is known.
 const CHECKPOINTS_MIN: u32 = 2;
+/// How long it is kept how far budgets are spent.
+const BUDGETS_EVERY: Duration = Duration::from_secs(60);
 /// Live jobs that are looked at.
 const JOBS_MAX: usize = 5_000;
 
@@ -40,6 +44,9 @@ pub(super) struct Sources {
     views: Views,
     series: series::Handle,
     folders: [PathBuf; 2],
+    budgets: Arc<[Budget]>,
+    /// How far budgets were spent, and when that was looked at.
+    spent: Mutex<Option<(Timestamp, Vec<api::BudgetStanding>)>>,
     pub(super) clock: fn() -> Timestamp,
 }
 
@@ -53,9 +60,10 @@ pub(super) fn metric_of(rule: &Rule) -> Option<String> {
 
 impl Sources {
     pub(super) fn of(options: Options) -> io::Result<Sources> {
-        let Options { folder, journal_folder, handle, views, series, clock, rules: _, mail: _ } = options;
+        let Options { folder, journal_folder, handle, views, budgets, series, clock, rules: _, mail: _ } = options;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Sources { runtime, handle, views, series, folders: [folder, journal_folder], clock })
+        let (folders, spent) = ([folder, journal_folder], Mutex::new(None));
+        Ok(Sources { runtime, handle, views, series, folders, budgets, spent, clock })
     }
 
     /// Reads everything, with these metrics of ranks. The second value says what couldn't be read.
@@ -69,6 +77,10 @@ impl Sources {
         match self.runtime.block_on(self.handle.nodes()) {
             Ok(list) => readings.extend(list.nodes.iter().filter_map(of_node)),
             Err(error) => gap = Some(format!("the nodes: {error}")),
+        }
+        match self.of_budgets() {
+            Ok(budgets) => readings.extend(budgets),
+            Err(error) => gap = Some(format!("the budgets: {}", with_causes(&error))),
         }
         match self.live_jobs() {
             Ok(jobs) => {
@@ -98,6 +110,20 @@ impl Sources {
             }
         }
         Ok(jobs)
+    }
+
+    /// Reads how far budgets are spent. That reads the ledger of a period, and so is kept for a while.
+    fn of_budgets(&self) -> Result<Vec<Reading>, gangline_store::db::Error> {
+        if self.budgets.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now = (self.clock)();
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        if spent.as_ref().is_none_or(|(at, _)| now < *at || now.since(*at) >= BUDGETS_EVERY) {
+            *spent = Some((now, self.views.budgets(&self.budgets, now)?));
+        }
+        let standings = spent.iter().flat_map(|(_, standings)| standings);
+        Ok(standings.flat_map(of_budget).collect())
     }
 
     fn disks(&self) -> Vec<Reading> {
@@ -179,6 +205,16 @@ fn of_health(health: &api::Health) -> Vec<Reading> {
     vec![
         reading(Signal::Journal, Subject::ControlPlane, None, part),
         reading(Signal::Unwell, Subject::ControlPlane, Some(reason), is_unwell),
+    ]
+}
+
+fn of_budget(standing: &api::BudgetStanding) -> [Reading; 2] {
+    let limit = Money::from_nano_dollars(standing.limit_nano_dollars);
+    let part = Some(format!("{limit} a {} for {}", standing.per, standing.of));
+    let subject = || Subject::Budget(standing.name.clone());
+    [
+        reading(Signal::BudgetSpent, subject(), part.clone(), standing.spent_share),
+        reading(Signal::BudgetForecast, subject(), part, standing.forecast_share),
     ]
 }
 

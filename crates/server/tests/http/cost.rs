@@ -49,3 +49,19 @@ fn a_jobs_cost_its_rows_and_its_estimate_are_there() {
     assert_eq!(refused.refusal(), (400, "G0100".to_owned()));
     assert_eq!(plane.get("/jobs").json()["jobs"].as_array().map(Vec::len), Some(1), "an estimate submits nothing");
 }
+
+#[test]
+fn budgets_say_how_far_they_are_spent() {
+    let plane = Plane::start();
+    plane.submit("a", 1);
+    let list = plane.get("/cost/budgets").json();
+    let [all, adas] = list["budgets"].as_array().map(Vec::as_slice).expect("a list") else { panic!("two: {list:#}") };
+    assert_eq!((&all["of"], &all["per"], &adas["of"]), (&json!("everything"), &json!("month"), &json!("user ada")));
+    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
+    for budget in [all, adas] {
+        assert!(number(&budget["forecast_share"]) >= number(&budget["spent_share"]), "{budget:#}");
+        let spent = number(&budget["spent_nano_dollars"]) / number(&budget["limit_nano_dollars"]);
+        assert!((spent - number(&budget["spent_share"])).abs() < 1e-9, "{budget:#}");
+    }
+    assert!(number(&all["spent_nano_dollars"]) >= number(&adas["spent_nano_dollars"]), "idle devices count too");
+}

@@ -19,7 +19,7 @@ use gangline_execution::protocol::{
 };
 use gangline_orchestration::{Limits, NodeCapacity};
 use gangline_server::{Agents, App, AtHand, Configured, Doors, ReadConfiguration, Socket, Visits, serve};
-use gangline_specs::config::NodeConfig;
+use gangline_specs::config::{Budget, Config, NodeConfig};
 use gangline_store::db;
 use gangline_telemetry::series;
 use serde_json::{Value, json};
@@ -105,6 +105,13 @@ impl Answer {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
+}
+
+/// A budget for everything and one for a user.
+fn budgets() -> Arc<[Budget]> {
+    let text = "[[budget]]\nname = 'all'\nusd = '1000'\nper = 'month'\n\
+        [[budget]]\nname = 'adas'\nuser = 'ada'\nusd = '0.000001'\nper = 'day'";
+    Config::parse(text).expect("a sound file").budgets.into()
 }
 
 fn options(
@@ -213,6 +220,7 @@ impl Plane {
             alerts: Default::default(),
             templates: gangline_server::Templates::of(folder.path()),
             schedules: gangline_server::schedules::Handle::open(folder.path()),
+            budgets: budgets(),
             clock,
             read_configuration: ReadConfiguration(Arc::new(|| {
                 let sharing = gangline_orchestration::Configuration::default();

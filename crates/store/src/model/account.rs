@@ -1,13 +1,18 @@
 //! Whom a job is charged to, and the bookings of a period with it.
 
+use std::sync::Arc;
+
 use gangline_base::{JobId, Timestamp};
-use rusqlite::{Transaction, params};
+use rusqlite::{Row, Transaction, params};
 
 use super::ledger::{Booked, read_ledger_ending_after};
 use super::parts::StateRecord;
 use super::record::JobRecord;
 use super::store::{from_sql, read_record, to_sql, unless_damaged};
 use crate::db::{check_row, damaged, row_sum};
+
+/// The columns in the table's order.
+const COLUMNS: &str = "job, user, name, state, step, sum";
 
 /// Whom a job is charged to, and what has come of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,17 +52,17 @@ pub struct Usage {
     /// The booking.
     pub booked: Booked,
     /// Its account.
-    pub account: Option<Account>,
+    pub account: Option<Arc<Account>>,
 }
 
 /// Writes the account of a job that has ended.
 pub(crate) fn write_account(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<()> {
     let account = Account::of(record);
-    let sql = "INSERT OR REPLACE INTO accounts (job, user, name, state, step, sum) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let sql = format!("INSERT OR REPLACE INTO accounts ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6)");
     let Account { user, name, state, step } = &account;
     let columns =
         params![to_sql(record.id.0), user, name, state.name(), to_sql(*step), account.with_columns(record.id, row_sum)];
-    transaction.prepare_cached(sql)?.execute(columns).map(drop)
+    transaction.prepare_cached(&sql)?.execute(columns).map(drop)
 }
 
 /// Passes every booking that overlaps a period to `each`, by job.
@@ -66,40 +71,44 @@ pub(crate) fn read_usage(
     (from, to): (Timestamp, Timestamp),
     each: &mut dyn FnMut(Usage),
 ) -> rusqlite::Result<()> {
-    let mut last: Option<(JobId, Option<Account>)> = None;
+    // Both are read in the order of jobs, so that no account is looked up.
+    let mut statement = transaction.prepare_cached(&format!("SELECT {COLUMNS} FROM accounts ORDER BY job"))?;
+    let mut accounts = statement.query([])?;
+    let mut last: Option<(JobId, Arc<Account>)> = None;
     read_ledger_ending_after(transaction, from, &mut |job, queue, booked| {
         if booked.from >= to {
             return Ok(());
         }
-        let account = match last.take() {
-            Some((known, account)) if known == job => account,
-            _ => account_of(transaction, job)?,
+        while last.as_ref().is_none_or(|(known, _)| *known < job) {
+            let Some(row) = accounts.next()? else { break };
+            let id = JobId(from_sql(row.get(0)?));
+            if id >= job {
+                last = Some((id, Arc::new(read(row, id)?)));
+            }
+        }
+        let account = match &last {
+            Some((known, account)) if *known == job => Some(Arc::clone(account)),
+            // The job is live, or it ended under an earlier release.
+            _ => unless_damaged(read_record(transaction, job))?.flatten().as_ref().map(Account::of).map(Arc::new),
         };
-        last = Some((job, account.clone()));
         each(Usage { job, queue, booked, account });
         Ok(())
     })
 }
 
-/// Returns a job's account: its row or, while the job is live or if it ended under an earlier release, its record.
-fn account_of(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<Account>> {
-    match stored_account(transaction, job)? {
-        Some(account) => Ok(Some(account)),
-        None => Ok(unless_damaged(read_record(transaction, job))?.flatten().as_ref().map(Account::of)),
-    }
-}
-
 /// Returns the stored account of a job that has ended.
 pub(crate) fn stored_account(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<Account>> {
-    let mut statement =
-        transaction.prepare_cached("SELECT user, name, state, step, sum FROM accounts WHERE job = ?1")?;
+    let mut statement = transaction.prepare_cached(&format!("SELECT {COLUMNS} FROM accounts WHERE job = ?1"))?;
     let mut rows = statement.query([to_sql(job.0)])?;
-    let Some(row) = rows.next()? else { return Ok(None) };
+    rows.next()?.map(|row| read(row, job)).transpose()
+}
+
+fn read(row: &Row<'_>, job: JobId) -> rusqlite::Result<Account> {
     let what = || format!("the account of {job}");
     let text = |column: usize| row.get::<_, String>(column).map_err(|_| damaged(what()));
-    let state = text(2)?;
+    let state = text(3)?;
     let state = StateRecord::ALL.into_iter().find(|known| known.name() == state).ok_or_else(|| damaged(what()))?;
-    let account = Account { user: text(0)?, name: text(1)?, state, step: from_sql(row.get(3)?) };
-    account.with_columns(job, |columns| check_row(row.get_ref(4)?, columns, what))?;
-    Ok(Some(account))
+    let account = Account { user: text(1)?, name: text(2)?, state, step: from_sql(row.get(4)?) };
+    account.with_columns(job, |columns| check_row(row.get_ref(5)?, columns, what))?;
+    Ok(account)
 }

@@ -100,6 +100,7 @@ pub fn alertmanager(alerts: &[Alert], now: Timestamp, lives: Duration, time: Rfc
             Subject::Job(job) => ("job_id", job.to_string()),
             Subject::Node(node) => ("node", node.to_string()),
             Subject::Queue(queue) => ("queue", queue.clone()),
+            Subject::Budget(budget) => ("budget", budget.clone()),
         };
         labels[key] = Value::String(name);
         let annotations = json!({ "summary": alert.summary, "description": alert.hint, "value": alert.value });

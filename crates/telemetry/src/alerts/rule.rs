@@ -18,6 +18,8 @@ pub enum Subject {
     Node(NodeName),
     /// A queue, by its name.
     Queue(String),
+    /// A budget, by its name.
+    Budget(String),
 }
 
 /// A subject as it is saved.
@@ -28,6 +30,7 @@ enum SubjectV1 {
     Job(u64),
     Node(String),
     Queue(String),
+    Budget(String),
 }
 
 impl From<Subject> for SubjectV1 {
@@ -37,6 +40,7 @@ impl From<Subject> for SubjectV1 {
             Subject::Job(job) => SubjectV1::Job(job.0),
             Subject::Node(node) => SubjectV1::Node(node.to_string()),
             Subject::Queue(queue) => SubjectV1::Queue(queue),
+            Subject::Budget(budget) => SubjectV1::Budget(budget),
         }
     }
 }
@@ -50,6 +54,7 @@ impl TryFrom<SubjectV1> for Subject {
             SubjectV1::Job(job) => Subject::Job(JobId(job)),
             SubjectV1::Node(node) => Subject::Node(NodeName::new(&node)?),
             SubjectV1::Queue(queue) => Subject::Queue(queue),
+            SubjectV1::Budget(budget) => Subject::Budget(budget),
         })
     }
 }
@@ -61,6 +66,7 @@ impl fmt::Display for Subject {
             Subject::Job(job) => write!(f, "{job}"),
             Subject::Node(node) => write!(f, "node {node}"),
             Subject::Queue(queue) => write!(f, "queue {queue}"),
+            Subject::Budget(budget) => write!(f, "budget {budget}"),
         }
     }
 }
@@ -116,6 +122,10 @@ pub enum Signal {
     NodeUnavailable,
     /// Seconds for which the first job of a queue has waited.
     QueueWait,
+    /// Part of a budget that is spent.
+    BudgetSpent,
+    /// Part of a budget that will be spent at the end of its period, if as much is spent as in the last day.
+    BudgetForecast,
     /// Part of its limit that the journal takes.
     Journal,
     /// Used part of the disk of a folder of the control plane.
@@ -127,7 +137,7 @@ pub enum Signal {
 }
 
 /// Each signal with its name in rules and its unit.
-const SIGNALS: [(Signal, &str, Unit); 14] = [
+const SIGNALS: [(Signal, &str, Unit); 16] = [
     (Signal::LossNotFinite, "loss_not_finite", Unit::Flag),
     (Signal::LossSpike, "loss_spike", Unit::Number),
     (Signal::CheckpointOverdue, "checkpoint_overdue", Unit::Number),
@@ -138,6 +148,8 @@ const SIGNALS: [(Signal, &str, Unit); 14] = [
     (Signal::Silence, "silence", Unit::Flag),
     (Signal::NodeUnavailable, "node_unavailable", Unit::Flag),
     (Signal::QueueWait, "queue_wait", Unit::Seconds),
+    (Signal::BudgetSpent, "budget_spent", Unit::Ratio),
+    (Signal::BudgetForecast, "budget_forecast", Unit::Ratio),
     (Signal::Journal, "journal", Unit::Ratio),
     (Signal::Disk, "disk", Unit::Ratio),
     (Signal::Unwell, "unwell", Unit::Flag),

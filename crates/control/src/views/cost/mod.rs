@@ -1,10 +1,12 @@
 //! What training cost: the ledger, what running jobs have come to, and what nodes offered, as bills.
 
+mod budgets;
 mod job;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use gangline_accounting::bill::{Bill, Biller, Held, Period};
 use gangline_api::{self as api, Time};
@@ -103,7 +105,8 @@ impl Views {
             if charge.is_estimated {
                 estimated.insert(*job);
             }
-            let of_account = |text: fn(&Account) -> &String| account.as_ref().map_or(UNKNOWN, |account| text(account));
+            let of_account =
+                |text: fn(&Account) -> &String| account.as_deref().map_or(UNKNOWN, |account| text(account));
             let name = match by {
                 By::Queue => queue,
                 By::User => of_account(|account| &account.user),
@@ -205,7 +208,7 @@ impl Views {
                     job: record.id,
                     queue: record.queue.clone(),
                     booked: Booked::of(&entry),
-                    account: Some(Account::of(&record)),
+                    account: Some(Arc::new(Account::of(&record))),
                 };
                 each(Charge { usage: &usage, is_estimated: true });
             }
@@ -261,8 +264,9 @@ fn attempts_of(record: &JobRecord, booked: &[Booked], now: Timestamp) -> Bill<u3
     let all = Period { from: Timestamp::EPOCH, to: Timestamp::from_unix_nanos(u64::MAX) };
     let mut biller = Biller::new(all);
     let running = record.last_attempt().map(|attempt| accrued_until(record.id, attempt, now)).unwrap_or_default();
+    let account = Arc::new(Account::of(record));
     for booked in booked.iter().cloned().chain(running.iter().map(Booked::of)) {
-        let (attempt, account) = (booked.attempt, Some(Account::of(record)));
+        let (attempt, account) = (booked.attempt, Some(Arc::clone(&account)));
         let usage = Usage { job: record.id, queue: record.queue.clone(), booked, account };
         biller.hold(attempt, &held(&usage));
     }

@@ -1,6 +1,7 @@
 //! Converts bills into the API's types.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use gangline_accounting::bill::{Amount, Bill, Group, Line};
 use gangline_api::{CostGroup, CostLine, CostReport, CostUsage, CostUsageRow, Time};
@@ -79,7 +80,7 @@ fn cost(amount: &Amount) -> String {
 }
 
 /// What is known of a job: its queue, its account, and whether it still runs.
-pub(super) type Jobs = BTreeMap<JobId, (String, Option<Account>, bool)>;
+pub(super) type Jobs = BTreeMap<JobId, (String, Option<Arc<Account>>, bool)>;
 
 pub(super) fn usage(bill: &Bill<RowKey>, jobs: &Jobs, kinds: &BTreeMap<String, String>) -> CostUsage {
     let rows = bill.groups.iter().flat_map(|(key, group)| {
