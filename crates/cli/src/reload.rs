@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use gangline_api as api;
-use gangline_control::service::Handle;
+use gangline_control::service::{Handle, Service};
 use gangline_server::{Configured, ReadConfiguration};
 use gangline_specs::config::Config;
 use tracing::{error, info};
@@ -69,6 +69,10 @@ pub(crate) struct Reloading {
 }
 
 impl Reloading {
+    pub(crate) fn of(read: ReadConfiguration, service: &Service) -> Reloading {
+        Reloading { read, handle: service.handle() }
+    }
+
     /// Reads the configuration again; a failure is logged, and the rules stay as they were.
     pub(crate) async fn run(&self) {
         match (self.read.0)() {

@@ -192,15 +192,13 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (port, user) = (listener.local_addr()?.port(), options.user.clone());
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
     let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
-    let url = listening.url(port);
+    let (url, budgets) = (listening.url(port), alert_setup.budgets.clone());
     let certificates = listening.tls.as_ref().map(|tls| tls.certificates());
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
     let (visits, code) = (Visits::default(), CodeStore::new(&folder, config.snapshot_max));
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let (series, series_handle) = start_series(&folder, &config.retention.metrics);
-    let budgets = alert_setup.budgets.clone();
-    let read = reload::reader(folder.clone(), args.config.clone(), config);
-    let reloading = Reloading { read, handle: service.handle() };
+    let reloading = Reloading::of(reload::reader(folder.clone(), args.config.clone(), config), &service);
     let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &series_handle);
     let app = App {
         handle: service.handle(),
