@@ -46,6 +46,49 @@ fn tiers_are_paid_step_by_step() {
     assert_eq!(book.egress("lambda").unwrap().transfer.cost(Bytes(u64::MAX)), Money::ZERO);
 }
 
+/// Published figures: AWS's egress of 100 TB, each of 1,024 GB, is $7,987.20, and Infracost's golden files have 921.60, 3,481.60 and
+/// 406.00 for its parts, and 230.00 for 10,000 GB of S3.
+#[test]
+fn published_bills_of_transfers_and_storage_are_met() {
+    let text = "[[egress]]\nprovider = 'aws-1024'\nsource = 's'\nas_of = '2026-11-22'\ntiers = [\
+        {up_to = '10240GB', usd_per_gb = '0.09'}, {up_to = '51200GB', usd_per_gb = '0.085'}, {usd_per_gb = '0.07'}]\n";
+    let book = PriceBook::built_in().with("mine.toml", text).unwrap();
+    let cost = |gigabytes: u64| book.egress("aws-1024").unwrap().transfer.cost(Bytes(gigabytes * 1_000_000_000));
+    assert_eq!(cost(102_400).to_string(), "$7987.20");
+    assert_eq!(cost(10_240).to_string(), "$921.60");
+    assert_eq!((cost(51_200) - cost(10_240)).to_string(), "$3481.60");
+    assert_eq!((cost(51_200 + 5_800) - cost(51_200)).to_string(), "$406.00");
+    // SkyPilot's function has $0.00 for 10 TB and $23,295.91 for 150 TB.
+    assert_eq!(cost(51_200).to_string(), "$4403.20");
+    let month = book.storage("s3-standard").unwrap().per_month.cost(Bytes(10_000_000_000_000));
+    assert_eq!(month.to_string(), "$230.00");
+}
+
+/// A bill never falls as more is used, never jumps, and grows by the tier's price.
+#[test]
+fn tiers_are_monotone_continuous_and_marginal() {
+    let text = "[[egress]]\nprovider = 'odd'\nsource = 's'\nas_of = '2026-11-22'\ntiers = [\
+        {up_to = '3GB', usd_per_gb = '0'}, {up_to = '7GB', usd_per_gb = '0.137'}, {up_to = '7500MB', usd_per_gb = '0.011'}, {usd_per_gb = '1'}]\n";
+    let book = PriceBook::default().with("odd.toml", text).unwrap();
+    let cost = |bytes: u64| book.egress("odd").unwrap().transfer.cost(Bytes(bytes)).nano_dollars();
+    let step = 12_345_679;
+    let mut last = 0;
+    for bytes in (0..10_000_000_000).step_by(step) {
+        let now = cost(bytes);
+        let price = match bytes {
+            0..3_000_000_000 => 0,
+            3_000_000_000..7_000_000_000 => 137_000_000,
+            7_000_000_000..7_500_000_000 => 11_000_000,
+            _ => 1_000_000_000,
+        };
+        assert!(now >= last && now - last <= i64::try_from(step).unwrap() + 3, "{bytes}");
+        let next = cost(bytes + 1_000) - now;
+        let is_at_an_end = [3, 7].contains(&((bytes + 1_000) / 1_000_000_000)) && bytes % 1_000_000_000 > 999_999_000;
+        assert!(is_at_an_end || (next - price / 1_000_000).abs() <= 2, "{bytes}: {next} beside {price}");
+        last = now;
+    }
+}
+
 const MINE: &str = "[[accelerator]]\nname = \"X1\"\nprovider = \"me\"\nterms = \"bare-metal\"\nusd_per_hour = \"1.5\"\n\
     source = \"a letter\"\nas_of = \"2026-11-22\"\n";
 

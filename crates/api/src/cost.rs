@@ -214,7 +214,7 @@ pub struct BudgetStanding {
     /// The same as a share of the limit.
     pub spent_share: f64,
     /// What will be spent at its end if as much is spent as in the last day, or since its start if that is less. Estimated.
-    pub forecast_dollars: f64,
+    pub forecast_nano_dollars: i64,
     /// The same as a share of the limit.
     pub forecast_share: f64,
     /// Device time without a price, which is not in what was spent.

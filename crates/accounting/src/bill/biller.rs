@@ -6,7 +6,7 @@ use gangline_base::{AcceleratorKind, Bucket, Buckets, JobId, Money, Timestamp};
 
 use super::Period;
 use super::apportion::{share, until};
-use super::line::{Amount, Line};
+use super::line::{Amount, Line, Lines};
 use super::unused::{Capacity, History, Occupancy, unused};
 
 /// One node's share of an attempt, as the ledger has it.
@@ -33,8 +33,8 @@ pub struct Held<'a> {
 /// Part of a bill.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Amounts by line; lines without any are left out.
-    pub lines: BTreeMap<Line, Amount>,
+    /// Amounts by line.
+    pub lines: Lines,
     /// Jobs that held devices.
     pub jobs: BTreeSet<JobId>,
 }
@@ -42,13 +42,7 @@ pub struct Group {
 impl Group {
     /// Returns the sum of the lines that `is_wanted` holds for.
     pub fn sum(&self, is_wanted: impl Fn(Line) -> bool) -> Amount {
-        self.lines.iter().filter(|(line, _)| is_wanted(**line)).map(|(_, amount)| *amount).sum()
-    }
-
-    fn add(&mut self, line: Line, amount: Amount) {
-        if amount != Amount::default() {
-            *self.lines.entry(line).or_default() += amount;
-        }
+        self.lines.iter().filter(|(line, _)| is_wanted(*line)).map(|(_, amount)| amount).sum()
     }
 }
 
@@ -74,7 +68,7 @@ impl<K: Ord> Bill<K> {
     pub fn total(&self) -> Group {
         let mut total = Group::default();
         for group in self.groups.values() {
-            group.lines.iter().for_each(|(line, amount)| total.add(*line, *amount));
+            group.lines.iter().for_each(|(line, amount)| total.lines.add(line, amount));
             total.jobs.extend(&group.jobs);
         }
         total
@@ -92,9 +86,9 @@ impl<K: Ord> Bill<K> {
         let mut before = 0;
         for group in self.groups.values_mut() {
             let after = before + held(group);
-            for (line, Amount { nanos, cost, unpriced }) in &shared.lines {
+            for (line, Amount { nanos, cost, unpriced }) in shared.lines.iter() {
                 let part = |whole: i128| share(whole, after, all) - share(whole, before, all);
-                group.add(*line, Amount { nanos: part(*nanos), cost: part(*cost), unpriced: part(*unpriced) });
+                group.lines.add(line, Amount { nanos: part(nanos), cost: part(cost), unpriced: part(unpriced) });
             }
             before = after;
         }
@@ -137,14 +131,17 @@ impl<K: Ord> Biller<K> {
         let span = (held.from, held.to);
         let [before, after] = [from, to].map(|at| until(at, span, &held.buckets, held.price));
         let group = self.bill.groups.entry(key).or_default();
-        group.jobs.insert(held.job);
+        // Bookings come by job, so that most are of the job before.
+        if group.jobs.last() != Some(&held.job) {
+            group.jobs.insert(held.job);
+        }
         for ((bucket, before), after) in Bucket::ALL.into_iter().zip(before).zip(after) {
             let line = match Line::Held(bucket) {
                 line if held.has_failed && line.may_be_useful() => Line::FailedRun,
                 line => line,
             };
             let Amount { nanos, cost, unpriced } = before;
-            group.add(line, after + Amount { nanos: -nanos, cost: -cost, unpriced: -unpriced });
+            group.lines.add(line, after + Amount { nanos: -nanos, cost: -cost, unpriced: -unpriced });
         }
     }
 
@@ -153,17 +150,17 @@ impl<K: Ord> Biller<K> {
     pub fn finish(self, key: impl Fn(&str, &Capacity) -> K) -> Bill<K> {
         let Biller { mut bill, nodes } = self;
         let period = bill.period;
-        for (node, (history, occupancy)) in &nodes {
+        for (node, (history, occupancy)) in nodes {
             let groups = &mut bill.groups;
-            bill.beyond_capacity += unused(period, history, occupancy, |capacity, line, amount| {
-                groups.entry(key(node, capacity)).or_default().add(line, amount);
+            bill.beyond_capacity += unused(period, &history, occupancy, |capacity, line, amount| {
+                groups.entry(key(&node, capacity)).or_default().lines.add(line, amount);
             });
             let offered = history.within(period).map(|((from, to), capacity)| {
                 i128::from(capacity.devices) * (i128::from(to.unix_nanos()) - i128::from(from.unix_nanos()))
             });
             bill.capacity += offered.sum::<i128>();
+            bill.capacity_since = bill.capacity_since.into_iter().chain(history.since()).min();
         }
-        bill.capacity_since = nodes.values().filter_map(|(history, _)| history.since()).min();
         bill
     }
 

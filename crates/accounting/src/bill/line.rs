@@ -41,6 +41,26 @@ impl Line {
         Line::Others,
     ];
 
+    /// Returns the place in [`Line::ALL`].
+    const fn place(self) -> usize {
+        match self {
+            Line::Held(Bucket::Compute) => 0,
+            Line::Held(Bucket::Communication) => 1,
+            Line::Held(Bucket::Unreported) => 2,
+            Line::Held(Bucket::DataStall) => 3,
+            Line::Held(Bucket::CheckpointStall) => 4,
+            Line::Held(Bucket::StragglerWait) => 5,
+            Line::Held(Bucket::Restart) => 6,
+            Line::Held(Bucket::LostWork) => 7,
+            Line::Held(Bucket::Idle) => 8,
+            Line::FailedRun => 9,
+            Line::Spare => 10,
+            Line::Drained => 11,
+            Line::Broken => 12,
+            Line::Others => 13,
+        }
+    }
+
     /// Returns the name in reports, in the API and in exports.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -93,6 +113,27 @@ impl Amount {
         let bound = |limit: i64| i128::from(limit);
         let cost = self.cost.clamp(bound(i64::MIN), bound(i64::MAX));
         Money::from_nano_dollars(i64::try_from(cost).unwrap_or(i64::MAX))
+    }
+}
+
+/// An amount for each line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lines([Amount; Line::ALL.len()]);
+
+impl Lines {
+    /// Returns the amount of a line.
+    #[must_use]
+    pub const fn of(&self, line: Line) -> Amount {
+        self.0[line.place()]
+    }
+
+    /// Returns the lines with any amount, in the order of [`Line::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Line, Amount)> + '_ {
+        Line::ALL.into_iter().zip(self.0).filter(|(_, amount)| *amount != Amount::default())
+    }
+
+    pub(super) fn add(&mut self, line: Line, amount: Amount) {
+        self.0[line.place()] += amount;
     }
 }
 

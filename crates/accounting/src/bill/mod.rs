@@ -12,7 +12,7 @@ mod tests;
 mod unused;
 
 pub use biller::{Bill, Biller, Group, Held};
-pub use line::{Amount, Line};
+pub use line::{Amount, Line, Lines};
 pub use unused::{Capacity, NodeState};
 
 use gangline_base::Timestamp;

@@ -81,22 +81,22 @@ impl History {
 /// How many devices jobs hold of a node, as changes of the number over time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Occupancy {
-    changes: BTreeMap<Timestamp, i64>,
+    changes: Vec<(Timestamp, i64)>,
 }
 
 impl Occupancy {
     pub(super) fn hold(&mut self, (from, to): (Timestamp, Timestamp), devices: u32) {
         if from < to {
-            *self.changes.entry(from).or_default() += i64::from(devices);
-            *self.changes.entry(to).or_default() -= i64::from(devices);
+            self.changes.extend([(from, i64::from(devices)), (to, -i64::from(devices))]);
         }
     }
 
     /// Calls `each` for every stretch of time with one number of devices, in order.
-    fn stretches(&self, period: Period, mut each: impl FnMut((Timestamp, Timestamp), u32)) {
+    fn stretches(mut self, period: Period, mut each: impl FnMut((Timestamp, Timestamp), u32)) {
+        self.changes.sort_unstable();
         let (mut from, mut held) = (period.from, 0_i64);
-        for (at, change) in &self.changes {
-            let (start, end) = period.clip(from, *at);
+        for (at, change) in self.changes {
+            let (start, end) = period.clip(from, at);
             if start < end {
                 each((start, end), u32::try_from(held).unwrap_or(0));
                 from = end;
@@ -114,7 +114,7 @@ impl Occupancy {
 pub(super) fn unused(
     period: Period,
     history: &History,
-    held: &Occupancy,
+    held: Occupancy,
     mut each: impl FnMut(&Capacity, Line, Amount),
 ) -> i128 {
     let mut capacities = history.within(period).peekable();

@@ -32,7 +32,7 @@ fn row(budget: &api::BudgetStanding) -> Vec<String> {
         Money::from_nano_dollars(budget.limit_nano_dollars).to_string(),
         Money::from_nano_dollars(budget.spent_nano_dollars).to_string(),
         share(budget.spent_share),
-        format!("${:.2}", budget.forecast_dollars),
+        Money::from_nano_dollars(budget.forecast_nano_dollars).to_string(),
         share(budget.forecast_share),
         output::time(budget.until),
     ]

@@ -1,6 +1,6 @@
 //! `cost estimate`: what a job file may cost.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -22,11 +22,15 @@ pub(crate) struct EstimateArgs {
 }
 
 pub(super) fn run(client: &Client, args: &EstimateArgs, is_json: bool) -> Result<(), Failure> {
-    let request = submit::request_of(client, &args.file, args.set.clone())?;
-    let answer = client.post("/cost/estimate", &request);
-    let estimate: api::CostEstimate =
-        answer.map_err(|failure| submit::in_file(failure, &args.file.display().to_string()))?;
+    let estimate = of_file(client, &args.file, &args.set)?;
     if is_json { output::json(&estimate) } else { output::print(&text(&estimate)) }
+}
+
+/// Returns what a job file may cost.
+pub(super) fn of_file(client: &Client, file: &Path, set: &[String]) -> Result<api::CostEstimate, Failure> {
+    let request = submit::request_of(client, file, set.to_vec())?;
+    let answer = client.post("/cost/estimate", &request);
+    answer.map_err(|failure| submit::in_file(failure, &file.display().to_string()))
 }
 
 fn text(estimate: &api::CostEstimate) -> String {

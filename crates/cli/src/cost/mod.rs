@@ -1,6 +1,7 @@
 //! `cost`: what training cost, where the money went, and how much capacity to buy.
 
 mod budgets;
+mod diff;
 mod estimate;
 mod export;
 mod job;
@@ -27,6 +28,8 @@ pub(crate) enum CostCommand {
     Show(job::ShowArgs),
     /// Say what a job file may cost at most, before it is submitted
     Estimate(estimate::EstimateArgs),
+    /// Compare what two job files may cost, or what two jobs cost
+    Diff(diff::DiffArgs),
     /// Say how far the configuration's budgets are spent, and how far they will be at the end of their period
     Budgets,
     /// Write the device time of a period as FOCUS rows, the format of cloud bills
@@ -64,6 +67,7 @@ pub(crate) fn run(global: &Global, command: &CostCommand) -> Result<(), Failure>
         CostCommand::Report(args) => report::run(&client()?, args, global.json),
         CostCommand::Show(args) => job::run(&client()?, args, global.json),
         CostCommand::Estimate(args) => estimate::run(&client()?, args, global.json),
+        CostCommand::Diff(args) => diff::run(&client()?, args, global.json),
         CostCommand::Budgets => budgets::run(&client()?, global.json),
         CostCommand::Export(args) => export::run(&client()?, args),
         CostCommand::Plan(args) => plan::run(global, args),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gangline_base::{JobId, Timestamp};
-use rusqlite::{Row, Transaction, params};
+use rusqlite::{Row, Rows, Transaction, params};
 
 use super::ledger::{Booked, read_ledger_ending_after};
 use super::parts::StateRecord;
@@ -72,15 +72,20 @@ pub(crate) fn read_usage(
     each: &mut dyn FnMut(Usage),
 ) -> rusqlite::Result<()> {
     // Both are read in the order of jobs, so that no account is looked up.
-    let mut statement = transaction.prepare_cached(&format!("SELECT {COLUMNS} FROM accounts ORDER BY job"))?;
-    let mut accounts = statement.query([])?;
+    let sql = format!("SELECT {COLUMNS} FROM accounts WHERE job >= ?1 ORDER BY job");
+    let mut statement = transaction.prepare_cached(&sql)?;
+    let mut statement = Some(&mut *statement);
+    let mut accounts: Option<Rows<'_>> = None;
     let mut last: Option<(JobId, Arc<Account>)> = None;
     read_ledger_ending_after(transaction, from, &mut |job, queue, booked| {
         if booked.from >= to {
             return Ok(());
         }
+        if let Some(statement) = statement.take() {
+            accounts = Some(statement.query([to_sql(job.0)])?);
+        }
         while last.as_ref().is_none_or(|(known, _)| *known < job) {
-            let Some(row) = accounts.next()? else { break };
+            let Some(row) = accounts.as_mut().map(Rows::next).transpose()?.flatten() else { break };
             let id = JobId(from_sql(row.get(0)?));
             if id >= job {
                 last = Some((id, Arc::new(read(row, id)?)));

@@ -95,7 +95,9 @@ impl LedgerRow {
     fn bytes(&self) -> Vec<u8> {
         let (first, later) = self.buckets.split_at(BUCKETS_AT_FIRST);
         let later = later.iter().filter(|nanos| **nanos != 0);
-        self.numbers.iter().chain(first).chain(later).flat_map(|number| number.to_le_bytes()).collect()
+        let mut bytes = Vec::with_capacity(size_of::<i64>() * (self.numbers.len() + self.buckets.len()));
+        self.numbers.iter().chain(first).chain(later).for_each(|number| bytes.extend(number.to_le_bytes()));
+        bytes
     }
 
     /// Reads [`COLUMNS`].

@@ -32,8 +32,8 @@ impl Views {
         let (spent, unpriced) = self.spent(&budget.of, Period { from, to: now }, known)?;
         let (lately, _) = self.spent(&budget.of, Period { from: recent, to: now }, known)?;
         let window = now.since(recent).as_secs_f64();
-        let to_come = if window > 0.0 { dollars(lately) * until.since(now).as_secs_f64() / window } else { 0.0 };
-        let forecast = dollars(spent) + to_come;
+        let part = if window > 0.0 { until.since(now).as_secs_f64() / window } else { 0.0 };
+        let forecast = spent.saturating_add(scaled(lately, part));
         let of = match &budget.of {
             BudgetOf::Everything => "everything".to_owned(),
             BudgetOf::Queue { name, .. } => format!("queue {name}"),
@@ -48,8 +48,8 @@ impl Views {
             limit_nano_dollars: budget.limit.nano_dollars(),
             spent_nano_dollars: spent.nano_dollars(),
             spent_share: dollars(spent) / dollars(budget.limit),
-            forecast_dollars: forecast,
-            forecast_share: forecast / dollars(budget.limit),
+            forecast_nano_dollars: forecast.nano_dollars(),
+            forecast_share: dollars(forecast) / dollars(budget.limit),
             unpriced_gpu_seconds: unpriced,
         })
     }
@@ -80,7 +80,12 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a forecast, and shares")]
+#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a forecast")]
+fn scaled(money: Money, factor: f64) -> Money {
+    Money::from_nano_dollars((money.nano_dollars() as f64 * factor) as i64)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shares")]
 fn dollars(money: Money) -> f64 {
     money.nano_dollars() as f64 / 1e9
 }

@@ -56,8 +56,8 @@ pub(super) fn group(name: String, group: &Group) -> CostGroup {
 }
 
 /// Returns the lines with any time, in the order of a bill.
-pub(super) fn lines(group: &Group) -> impl Iterator<Item = CostLine> {
-    Line::ALL.into_iter().filter_map(|line| Some(self::line(line, group.lines.get(&line)?)))
+pub(super) fn lines(group: &Group) -> impl Iterator<Item = CostLine> + '_ {
+    group.lines.iter().map(|(line, amount)| self::line(line, &amount))
 }
 
 fn line(line: Line, amount: &Amount) -> CostLine {
