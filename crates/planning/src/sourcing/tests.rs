@@ -67,6 +67,41 @@ fn seventy_five_percent_hide_a_price_of_flexibility() {
     close(utilisation_to_reserve(reserved, on_demand, Dollars::new(0.45)), 0.75);
 }
 
+/// The table of the project's reference on costs: months until 64 H100 for $2.5M have paid, by rent. They take 81.6 kW at $163.44 a
+/// kilowatt and month (CBRE, 2023), $4,613 of power and 3 % of their price a year for support; half an engineer is $125,000 a year.
+#[test]
+fn break_even_is_a_curve_over_the_rent() {
+    let support = Dollars::new(2.5e6 * 0.03 / 12.0 + 4_613.0);
+    let owned = Ownership {
+        price: Dollars::new(2.5e6 / 64.0),
+        residual: 0.0,
+        months: 36.0,
+        kilowatts: 81.6 / 64.0,
+        per_kilowatt_month: Dollars::new(163.44),
+        per_month: support,
+    };
+    let bare = Ownership { per_kilowatt_month: Dollars::ZERO, per_month: Dollars::ZERO, ..owned };
+    let staffed = Ownership { per_month: support + Dollars::new(125_000.0 / 12.0), ..owned };
+    let table = [
+        (12.25, [4.4, 4.6, 6.6, 6.8]),
+        (6.88, [7.8, 8.4, 12.4, 13.1]),
+        (4.86, [11.0, 12.3, 18.6, 20.1]),
+        (3.99, [13.4, 15.4, 23.5, 26.1]),
+        (2.35, [22.8, 29.2, 47.5, 59.2]),
+    ];
+    for (rent, expected) in table {
+        let ways = [(&bare, 1.0), (&owned, 1.0), (&owned, 0.7), (&staffed, 0.7)];
+        for ((own, utilisation), expected) in ways.into_iter().zip(expected) {
+            let months = months_to_own(own, 64.0, Dollars::new(rent), utilisation).unwrap();
+            assert!((months - expected).abs() < 0.06, "{rent}: {months} beside {expected}");
+        }
+    }
+    for (months, expected) in [(36.0, 2.00), (48.0, 1.63), (60.0, 1.41)] {
+        let hourly = Ownership { months, ..owned }.monthly(64.0).get() / (64.0 * HOURS_OF_MONTH);
+        assert!((hourly - expected).abs() < 0.006, "{months}: {hourly} beside {expected}");
+    }
+}
+
 #[test]
 fn the_more_rent_and_use_the_sooner_owning_pays() {
     let rents = [1.0, 2.0, 4.0, 8.0].map(Dollars::new);
