@@ -200,6 +200,22 @@ impl Reader {
         self.read(|transaction| audit::blocks_from(transaction, after, count))
     }
 
+    /// Checks `count` accounts of ended jobs after a job's number.
+    ///
+    /// # Errors
+    /// As [`Reader::next_unpacked`].
+    pub fn audit_accounts(&self, after: i64, count: u32) -> Result<Slice<i64>, Error> {
+        self.read(|transaction| audit::accounts_from(transaction, after, count))
+    }
+
+    /// Checks `count` changes of what nodes offer after a node and a time.
+    ///
+    /// # Errors
+    /// As [`Reader::next_unpacked`].
+    pub fn audit_capacities(&self, after: &audit::CapacityKey, count: u32) -> Result<Slice<audit::CapacityKey>, Error> {
+        self.read(|transaction| audit::capacities_from(transaction, after, count))
+    }
+
     /// Checks `count` answers after a number.
     ///
     /// # Errors

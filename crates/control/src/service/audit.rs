@@ -30,13 +30,14 @@ const PASS_EVERY: Duration = Duration::from_hours(24);
 const NAMED_MAX: usize = 20;
 /// Pause between two slices.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Slice sizes for jobs, journal records, samples, packed blocks of samples, and answers; each takes some
+/// Slice sizes for jobs, journal records, samples, packed blocks of samples, answers, and rows of bills; each takes some
 /// milliseconds to read.
 const JOBS: u32 = 200;
 const RECORDS: u32 = 2_000;
 const SAMPLES: u32 = 4_000;
 const BLOCKS: u32 = 100;
 const ANSWERS: u32 = 1_000;
+const ACCOUNTS: u32 = 2_000;
 
 /// The latest findings, shared by the auditing thread and the service.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +57,8 @@ pub(super) struct Found {
     /// Jobs with a damaged row, in the job table or in the ledger.
     jobs: Vec<JobId>,
     samples: u64,
+    /// Accounts of jobs, and changes of what nodes offer.
+    bills: u64,
     answers: u64,
     /// SQLite's verdict on the file, if it isn't sound.
     file: Option<String>,
@@ -75,6 +78,7 @@ impl Found {
             (jobs, "of the jobs"),
             (self.samples, "of the samples"),
             (self.answers, "of the answers to requests with a key"),
+            (self.bills, "of the rows that bills are made of"),
         ];
         parts.extend(counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
         parts.extend(self.file.as_ref().map(|what| format!("the database file ({what})")));
@@ -167,6 +171,20 @@ pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
         let slice = reader.audit_answers(at, ANSWERS);
         after = slice.as_ref().ok().and_then(|slice| slice.next);
         found.answers += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
+        rest().then_some(())?;
+    }
+    let mut after = Some(0);
+    while let Some(at) = after {
+        let slice = reader.audit_accounts(at, ACCOUNTS);
+        after = slice.as_ref().ok().and_then(|slice| slice.next);
+        found.bills += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
+        rest().then_some(())?;
+    }
+    let mut after = Some((String::new(), 0));
+    while let Some(at) = after {
+        let slice = reader.audit_capacities(&at, ACCOUNTS);
+        after = slice.as_ref().ok().and_then(|slice| slice.next.clone());
+        found.bills += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
         rest().then_some(())?;
     }
     Some(found)

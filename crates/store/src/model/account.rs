@@ -12,7 +12,7 @@ use super::store::{from_sql, read_record, to_sql, unless_damaged};
 use crate::db::{check_row, damaged, row_sum};
 
 /// The columns in the table's order.
-const COLUMNS: &str = "job, user, name, state, step, sum";
+pub(super) const COLUMNS: &str = "job, user, name, state, step, sum";
 
 /// Whom a job is charged to, and what has come of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ pub(crate) fn stored_account(transaction: &Transaction<'_>, job: JobId) -> rusql
     rows.next()?.map(|row| read(row, job)).transpose()
 }
 
-fn read(row: &Row<'_>, job: JobId) -> rusqlite::Result<Account> {
+pub(super) fn read(row: &Row<'_>, job: JobId) -> rusqlite::Result<Account> {
     let what = || format!("the account of {job}");
     let text = |column: usize| row.get::<_, String>(column).map_err(|_| damaged(what()));
     let state = text(3)?;

@@ -1,10 +1,13 @@
 //! Integrity checks of read-model rows, one slice at a time.
 
-use rusqlite::{Row, Transaction, params};
+use gangline_base::JobId;
+use rusqlite::{Row, Rows, Transaction, params};
 
+use super::account;
 use super::answers::is_intact;
+use super::capacity;
 use super::curve::{BLOCK_COLUMNS, read_block};
-use super::store::{sample_sum, unless_damaged};
+use super::store::{from_sql, sample_sum, unless_damaged};
 
 /// The result of checking a slice of a table.
 #[derive(Debug)]
@@ -15,8 +18,28 @@ pub struct Slice<K> {
     pub next: Option<K>,
 }
 
+/// The key of a change of what a node offers: its name, and the time in nanoseconds.
+pub(crate) type CapacityKey = (String, i64);
+
 /// The key of a sample: job, attempt, node and number.
 pub(crate) type SampleKey = [i64; 4];
+
+/// Checks rows, `count` at most. `look` returns a row's key and how much damage it stands for.
+fn slice_of<K>(
+    mut rows: Rows<'_>,
+    count: u32,
+    mut look: impl FnMut(&Row<'_>) -> rusqlite::Result<(K, u64)>,
+) -> rusqlite::Result<Slice<K>> {
+    let (mut slice, mut seen) = (Slice { damaged: 0, next: None }, 0);
+    while let Some(row) = rows.next()? {
+        let (key, damaged) = look(row)?;
+        seen += 1;
+        slice.damaged += damaged;
+        slice.next = Some(key);
+    }
+    slice.next = slice.next.filter(|_| seen == count);
+    Ok(slice)
+}
 
 /// Checks `count` samples after a key.
 pub(crate) fn samples_from(
@@ -29,34 +52,22 @@ pub(crate) fn samples_from(
                ORDER BY job, attempt, node_rank, number LIMIT ?5";
     let mut statement = transaction.prepare_cached(sql)?;
     let [job, attempt, node_rank, number] = after;
-    let mut rows = statement.query(params![job, attempt, node_rank, number, count])?;
-    let (mut slice, mut seen) = (Slice { damaged: 0, next: None }, 0);
-    while let Some(row) = rows.next()? {
-        seen += 1;
+    let rows = statement.query(params![job, attempt, node_rank, number, count])?;
+    slice_of(rows, count, |row| {
         let (key, is_intact) = sample(row)?;
-        slice.damaged += u64::from(!is_intact);
-        slice.next = Some(key);
-    }
-    slice.next = slice.next.filter(|_| seen == count);
-    Ok(slice)
+        Ok((key, u64::from(!is_intact)))
+    })
 }
 
 /// Checks `count` blocks of packed samples after an id; in a damaged block all samples count as damaged.
 pub(crate) fn blocks_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
     let sql = format!("SELECT {BLOCK_COLUMNS}, id FROM curves WHERE id > ?1 ORDER BY id LIMIT ?2");
     let mut statement = transaction.prepare_cached(&sql)?;
-    let mut rows = statement.query(params![after, count])?;
-    let (mut slice, mut seen) = (Slice { damaged: 0, next: None }, 0);
-    while let Some(row) = rows.next()? {
-        seen += 1;
-        if unless_damaged(read_block(row))?.is_none() {
-            let points = row.get::<_, i64>(4).ok().and_then(|points| u64::try_from(points).ok());
-            slice.damaged += points.unwrap_or(1);
-        }
-        slice.next = Some(row.get(7)?);
-    }
-    slice.next = slice.next.filter(|_| seen == count);
-    Ok(slice)
+    slice_of(statement.query(params![after, count])?, count, |row| {
+        let points = || row.get::<_, i64>(4).ok().and_then(|points| u64::try_from(points).ok());
+        let is_damaged = unless_damaged(read_block(row))?.is_none();
+        Ok((row.get(7)?, if is_damaged { points().unwrap_or(1) } else { 0 }))
+    })
 }
 
 /// The key comes from the table's tree; any other column of a wrong type is damage.
@@ -77,14 +88,35 @@ pub(crate) fn answers_from(transaction: &Transaction<'_>, after: i64, count: u32
     let sql = "SELECT request, body, at_unix_nanos, sequence, sum, user, key, number FROM answers
                WHERE number > ?1 ORDER BY number LIMIT ?2";
     let mut statement = transaction.prepare_cached(sql)?;
-    let mut rows = statement.query(params![after, count])?;
-    let (mut slice, mut seen) = (Slice { damaged: 0, next: None }, 0);
-    while let Some(row) = rows.next()? {
-        seen += 1;
+    slice_of(statement.query(params![after, count])?, count, |row| {
         let intact = || is_intact(row, (row.get_ref(5)?.as_bytes()?, row.get_ref(6)?.as_bytes()?));
-        slice.damaged += u64::from(!intact().unwrap_or(false));
-        slice.next = Some(row.get(7)?);
-    }
-    slice.next = slice.next.filter(|_| seen == count);
-    Ok(slice)
+        Ok((row.get(7)?, u64::from(!intact().unwrap_or(false))))
+    })
+}
+
+/// Checks `count` accounts after a job.
+pub(crate) fn accounts_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
+    let sql = format!("SELECT {} FROM accounts WHERE job > ?1 ORDER BY job LIMIT ?2", account::COLUMNS);
+    let mut statement = transaction.prepare_cached(&sql)?;
+    slice_of(statement.query(params![after, count])?, count, |row| {
+        let job: i64 = row.get(0)?;
+        Ok((job, u64::from(unless_damaged(account::read(row, JobId(from_sql(job))))?.is_none())))
+    })
+}
+
+/// Checks `count` rows of what nodes offered after a node and a time.
+pub(crate) fn capacities_from(
+    transaction: &Transaction<'_>,
+    (node, at): &CapacityKey,
+    count: u32,
+) -> rusqlite::Result<Slice<CapacityKey>> {
+    let sql = format!(
+        "SELECT {} FROM capacity WHERE (node, from_unix_nanos) > (?1, ?2) ORDER BY node, from_unix_nanos LIMIT ?3",
+        capacity::COLUMNS
+    );
+    let mut statement = transaction.prepare_cached(&sql)?;
+    slice_of(statement.query(params![node, at, count])?, count, |row| {
+        let is_damaged = unless_damaged(capacity::read(row))?.is_none();
+        Ok(((row.get(0)?, row.get(1)?), u64::from(is_damaged)))
+    })
 }

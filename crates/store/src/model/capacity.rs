@@ -8,7 +8,8 @@ use crate::codec::{CapacityChanged, NodeStateV1};
 use crate::db::{check_row, damaged, row_sum};
 
 /// The columns in the table's order.
-const COLUMNS: &str = "node, from_unix_nanos, state, accelerator, devices, others, price_nano_dollars_per_hour, sum";
+pub(super) const COLUMNS: &str =
+    "node, from_unix_nanos, state, accelerator, devices, others, price_nano_dollars_per_hour, sum";
 
 /// Writes a change; a second one of a node at the same time replaces the first.
 pub(crate) fn write_capacity(
@@ -65,7 +66,7 @@ pub(crate) fn read_capacities(
     Ok(changes)
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<(Timestamp, CapacityChanged)> {
+pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(Timestamp, CapacityChanged)> {
     let node: String = row.get(0)?;
     let what = || format!("what node {node} offered");
     let text = |column: usize| row.get::<_, String>(column).map_err(|_| damaged(what()));

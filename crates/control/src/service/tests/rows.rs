@@ -77,6 +77,22 @@ fn an_index_that_does_not_fit_its_table_is_found_by_the_daily_pass() {
     assert!(told.contains("jobs_live") && told.ends_with("run gangline rebuild"), "{told}");
 }
 
+/// A bill doesn't show false content, and the daily pass counts what it is made of.
+#[test]
+fn damaged_rows_of_bills_are_told() {
+    let mut world = world();
+    let reader = world.actor().journal.reader();
+    let told = || super::super::audit::pass(&reader, &|| true).expect("it isn't stopped").summary();
+    assert_eq!(told(), None);
+    tamper(&world, "UPDATE accounts SET user = 'somebody else' WHERE job = 1");
+    tamper(&world, "UPDATE capacity SET devices = devices + 1 WHERE state = 'draining'");
+    let found = told().expect("it is found");
+    assert!(found.contains("2 of the rows that bills are made of"), "{found}");
+    let all = (gangline_base::Timestamp::EPOCH, gangline_base::Timestamp::from_unix_nanos(u64::MAX));
+    assert!(matches!(reader.usage(all, &mut |_| {}), Err(db::Error::Row(_))));
+    assert!(matches!(reader.capacities(all), Err(db::Error::Row(_))));
+}
+
 fn stored_document(world: &mut World, job: JobId) -> Vec<u8> {
     let sql = format!("SELECT doc FROM jobs WHERE job = {}", job.0);
     let read = |row: &rusqlite::Row<'_>| Ok(row.get_ref(0)?.as_bytes()?.to_vec());
