@@ -86,6 +86,12 @@ pub(super) async fn report(
         Some("shared") => true,
         Some(other) => return Err(ApiError::malformed(format!("`idle` is \"{other}\": write own or shared"))),
     };
+    if is_shared && matches!(by, By::Node | By::Accelerator) {
+        let message = format!(
+            "idle devices of a {by} are in its own group: `idle=shared` divides those of no queue, user or job"
+        );
+        return Err(ApiError::malformed(message));
+    }
     read(&app, move |views| views.cost_report(period, by, is_shared, now)).await.map(Json)
 }
 

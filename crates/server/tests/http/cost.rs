@@ -19,6 +19,7 @@ fn a_bill_has_groups_and_lines_and_a_request_that_is_none_is_refused() {
 
     for (query, said) in [
         ("from=2020-01-01T00:00:00Z&by=zebra", "write one of queue, user, job, name, node, accelerator"),
+        ("from=2020-01-01T00:00:00Z&by=node&idle=shared", "idle devices of a node are in its own group"),
         ("from=2020-01-01T00:00:00Z&idle=theirs", "write own or shared"),
         ("from=2020-01-01T00:00:00Z&to=2019-01-01T00:00:00Z", "it has to start before it ends"),
         ("from=yesterday", "from"),
