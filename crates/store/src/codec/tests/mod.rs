@@ -390,8 +390,8 @@ fn what_cannot_be_understood_is_refused_with_its_reason() {
     let at = body.find("\"priority\":").expect("a priority is written") + "\"priority\":".len();
     let end = at + body[at..].find(',').expect("more follows");
     check(&format!("{}1001{}", &body[..at], &body[end..]), "a journal body holds an impossible priority");
-    let newer = decode_snapshot(br#"{"v":4,"body":{}}"#);
-    assert!(matches!(newer, Err(Error::Newer { found: 4 })));
+    let newer = decode_snapshot(br#"{"v":5,"body":{}}"#);
+    assert!(matches!(newer, Err(Error::Newer { found: 5 })));
 }
 
 #[test]
