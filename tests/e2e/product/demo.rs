@@ -23,7 +23,11 @@ fn the_demo_trains_three_jobs_through_one_recovery() {
     }
     assert_eq!(count("exactly what was allocated"), 3, "all buckets sum: {}", ran.stdout);
     // None when the kill came right behind a save, one run in thirty.
-    assert!(count("lost_work") <= 1, "only the killed job does steps again: {}", ran.stdout);
+    let (jobs, bill) = ran.stdout.split_once("The bill of the demo").expect("it ends with the bill");
+    assert!(jobs.matches("lost_work").count() <= 1, "only the killed job does steps again: {}", ran.stdout);
+    for part in ["job-1 ", "job-2 ", "job-3 ", "idle_spare ", ", each of which is in one line\n"] {
+        assert!(bill.contains(part), "the bill has {part}: {bill}");
+    }
     assert!(ran.stdout.contains("at $0.0400 a slot-hour on local"), "the price is stated: {}", ran.stdout);
     let losses = losses(&ran.stdout);
     assert_eq!(losses.len(), 3, "{}", ran.stdout);
