@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from . import _report
 from ._loading import How
 from ._notes import Note
 from ._overlap import optimizers_of
@@ -90,6 +91,10 @@ class DistributedStore(Writer):
         Raises as Store.save; `durable` raises Disagreement or TimedOut on every rank if one saved a different
         state, was refused, failed, or died. Only for a rank that died do the others wait for commit_timeout.
         """
+        with _report.checkpoint_phase():
+            return self._save(step, state_dict, metadata, stable_until)
+
+    def _save(self, step, state_dict, metadata, stable_until):
         step = check_step(step)
         try:
             self.raise_unasked()

@@ -10,6 +10,7 @@ and samples of the bytes of what the counters don't count: fused optimizers, `.d
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -21,7 +22,7 @@ import weakref
 
 import numpy
 
-from . import _native
+from . import _native, _report
 from ._save import Save, check_process, unasked
 from .errors import Refused, TimedOut
 
@@ -162,8 +163,10 @@ def _wait_before_steps():
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     def wait(optimizer, args, kwargs):
-        for save in [one for one in _copying if one._process == os.getpid()]:
-            save.acknowledge()
+        saves = [one for one in _copying if one._process == os.getpid()]
+        with _report.checkpoint_phase() if saves else contextlib.nullcontext():
+            for save in saves:
+                save.acknowledge()
 
     return register_optimizer_step_pre_hook(wait)
 

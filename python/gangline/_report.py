@@ -38,6 +38,7 @@ class _Connection:
         self.has_reported = False
         self.stop = None
         self.dropped = 0
+        self.saves = []
 
     def say(self, message):
         if self._path is None or os.getpid() != self._process:
@@ -144,6 +145,7 @@ def report(step=None, *, loss=None, tokens=None, total_steps=None, **metrics):
     if message:
         _connection.has_reported = True
         _connection.say(message)
+        tell_durable()
 
 
 class phase:
@@ -181,6 +183,33 @@ def data_phase(is_here):
     if not _connection.has_reported or _connection.phase == "data" or is_here():
         return contextlib.nullcontext()
     return phase("data")
+
+
+def checkpoint_phase():
+    """Returns what books the time that a save holds up training as `checkpoint`, in a rank that reports what it does."""
+    if not _connection.has_reported or _connection.phase == "checkpoint":
+        return contextlib.nullcontext()
+    return phase("checkpoint")
+
+
+def announce(save, folder, is_first_rank):
+    """Has a save told to the supervisor as soon as it is seen to be durable. A job's progress is what is durable in its own
+    folder, told of by one rank; a second store (of the best models, say) has no part in it."""
+    job_folder = os.environ.get("GANGLINE_CHECKPOINT_DIR")
+    if job_folder and is_first_rank and os.path.realpath(folder) == os.path.realpath(job_folder):
+        _connection.saves.append(save)
+
+
+def tell_durable():
+    """Tells of the announced saves that have become durable since the last call, in a rank that reports what it does.
+    Never waits. A save that failed isn't told of: its error goes to whoever asks for it."""
+    if not _connection.saves or not _connection.has_reported or os.getpid() != _connection._process:
+        return
+    with _connection._lock:
+        ended = [save for save in _connection.saves if save.done()]
+        _connection.saves = [save for save in _connection.saves if save not in ended]
+    for saved in filter(None, (save.outcome() for save in ended)):
+        _connection.say({"checkpoint": {"step": saved.step, "bytes": saved.bytes}})
 
 
 def stop_requested():

@@ -3,7 +3,7 @@
 import os
 import warnings
 
-from . import _info, _native
+from . import _info, _native, _report
 from .errors import BranchWarning, Error, Refused, RetentionFailedWarning, TimedOut
 
 # Saves whose outcome nobody has asked for. A store drops a save at the next one after its end.
@@ -63,7 +63,17 @@ class Save:
         saved = _info.saved(told)
         self._retention_error = saved.retention_error
         self._began = saved.began
+        _report.tell_durable()
         return saved
+
+    def outcome(self) -> _info.Saved | None:
+        """Returns the description of a save that is done; None if it failed. Asks for nothing on the user's behalf: an
+        error is still raised by whoever waits for the save."""
+        try:
+            told = None if self._pending is None else self._pending.wait(0)
+        except Error:
+            return None
+        return None if told is None else _info.saved(told)
 
     def __repr__(self):
         return f"<gangline.Save of step {self.step}>"

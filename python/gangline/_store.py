@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import _info, _native, _notes, _overlap
+from . import _info, _native, _notes, _overlap, _report
 from ._loading import How, Loaded
 from ._notes import Note
 from ._remote import Remote, folder_of, is_address
@@ -305,7 +305,7 @@ class Writer(Reader):
         super().__init__(path, writer=writer, run=run, keep=given(keep), **options)
         self._saves = []
         self._buffers = _overlap.BufferPool(options["keep_memory"])
-        self._is_closed = False
+        self._is_closed, self._is_first = False, writer[0] == 0
         _open.add(self)
 
     def send(self, step, pieces, metadata, values=(), optimizers=()):
@@ -320,6 +320,7 @@ class Writer(Reader):
             save = Save(step, self._native.save(step, given_of(pieces), notes))
         self._saves.append(save)
         unasked.add(save)
+        _report.announce(save, self.path, self._is_first)
         return save
 
     def _resumed(self, step):
@@ -451,12 +452,13 @@ class Store(Writer):
         With two saves in flight it first waits for one of them. Raises Refused, Poisoned; or the error of an
         earlier failed save whose `durable` wasn't called.
         """
-        self.raise_unasked()
-        optimizers = _overlap.optimizers_of(stable_until)
-        gathering = Gathering(self._local)
-        tree = gathering.tree(state_dict)
-        pieces = [*gathering.pieces, bytes_piece(VALUES, tree), *own_pieces(gathering)]
-        return self.send(step, pieces, metadata, optimizers=optimizers)
+        with _report.checkpoint_phase():
+            self.raise_unasked()
+            optimizers = _overlap.optimizers_of(stable_until)
+            gathering = Gathering(self._local)
+            tree = gathering.tree(state_dict)
+            pieces = [*gathering.pieces, bytes_piece(VALUES, tree), *own_pieces(gathering)]
+            return self.send(step, pieces, metadata, optimizers=optimizers)
 
     def _local(self, path, kind, tensor):
         if hasattr(tensor, "to_local"):

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 
+import numpy
 import pytest
+import torch.distributed as dist
 
 import gangline
 from gangline import _report
@@ -58,6 +60,49 @@ def test_time_until_remote_tokens_are_here_is_told_as_data_of_a_rank_that_report
         _report.report(step)
     heard = [supervisor.next() for _ in range(5)]
     assert heard == [{"step": 1}, {"phase": "data"}, {"phase": "compute"}, {"step": 2}, {"step": 3}]
+
+
+@pytest.mark.parametrize("kind", [gangline.Store, gangline.DistributedStore])
+def test_a_save_is_booked_and_told_of_once_it_is_durable_by_a_rank_that_reports(supervisor, tmp_path, monkeypatch, kind):
+    folder = tmp_path / "checkpoints"
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(folder))
+    state = {"weights": numpy.arange(1000.0)}
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/gang", rank=0, world_size=1)
+    with kind(folder) as store, gangline.Store(tmp_path / "best") as best:
+        store.save(1, state).durable()
+        assert supervisor.connection is None, "a rank that says nothing else says nothing of this"
+        _report.report(1)
+        supervisor.accept()
+        saved = store.save(2, state).durable()
+        best.save(2, state).durable()
+        pending = store.save(3, state)
+        while not pending.done():
+            time.sleep(0.01)
+        _report.report(3)
+        store.save(4, state)
+    heard = []
+    while len([message for message in heard if "checkpoint" in message]) < 4:
+        heard.append(supervisor.next())
+    _report.report(5)
+    assert supervisor.next() == {"step": 5}, "each save is told of once, and those of another folder never"
+    told = [message["checkpoint"] for message in heard if "checkpoint" in message]
+    assert [one["step"] for one in told] == [1, 2, 3, 4] and told[1]["bytes"] == saved.bytes
+    dist.destroy_process_group()
+    phases = [message["phase"] for message in heard if "phase" in message]
+    assert phases == ["checkpoint", "compute"] * 4, "the time of each save is booked, also of one to another folder"
+
+
+def test_a_save_that_fails_is_not_told_of(supervisor, tmp_path, monkeypatch):
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    _report.report(1)
+    supervisor.accept()
+    store = gangline.Store(tmp_path / "checkpoints")
+    with pytest.raises(gangline.Refused):
+        store.save(1, {"schedule": lambda step: 0.1})
+    store.close()
+    _report.report(2)
+    heard = [supervisor.next() for _ in range(4)]
+    assert heard == [{"step": 1}, {"phase": "checkpoint"}, {"phase": "compute"}, {"step": 2}]
 
 
 def test_steps_metrics_and_phases_arrive(supervisor):

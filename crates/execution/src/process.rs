@@ -7,6 +7,10 @@ use std::io;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
+/// The variable that identifies all processes of an attempt when its supervisor and shims are gone: its
+/// value, this node's folder of the attempt, is unique to the attempt.
+pub(crate) const ATTEMPT_FOLDER_VARIABLE: &str = "GANGLINE_ATTEMPT_DIR";
+
 /// Contents of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {

@@ -17,9 +17,9 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::LaunchError;
 use crate::cgroup::AttemptGroup;
 use crate::files::read_bounded;
+use crate::process::ATTEMPT_FOLDER_VARIABLE;
 use crate::process::{Identity, as_pid, described, numbers, own_pid, stat};
 use crate::shim::SHIM_EXTENSION;
-use crate::supervisor::ATTEMPT_FOLDER_VARIABLE;
 
 /// Maximum number of sweeps in one call. Kept low, since the control plane waits for the call and repeats it.
 const SWEEPS_MAX: u32 = 20;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
+use crate::process::ATTEMPT_FOLDER_VARIABLE;
 use crate::protocol::{Rendezvous, SupervisorSpec};
 
 /// Inherited environment variables: any bytes.
@@ -14,10 +15,6 @@ pub(crate) type Environment = BTreeMap<OsString, OsString>;
 const CPU_KIND: &str = "cpu";
 /// The supervisor's own value isn't inherited: its job mustn't run on GPUs that were meant for another.
 const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
-
-/// The variable that identifies all processes of an attempt when its supervisor and shims are gone: its
-/// value, this node's folder of the attempt, is unique to the attempt.
-pub(crate) const ATTEMPT_FOLDER_VARIABLE: &str = "GANGLINE_ATTEMPT_DIR";
 
 /// Returns the environment of the setup command, which all ranks share.
 pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environment {

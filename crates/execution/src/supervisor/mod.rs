@@ -39,7 +39,6 @@ mod stacks;
 mod staging;
 mod standstill;
 
-pub(crate) use environment::ATTEMPT_FOLDER_VARIABLE;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;

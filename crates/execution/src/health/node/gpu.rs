@@ -10,6 +10,7 @@ use gangline_telemetry::collectors::gpu::{Driver, GpuError};
 
 use super::Expectations;
 use crate::health::{Finding, Reason, Verdict};
+use crate::process::ATTEMPT_FOLDER_VARIABLE;
 
 pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
     let expected = expectations.accelerators.as_ref().filter(|expected| expected.kind != "cpu");
@@ -28,10 +29,18 @@ pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
     };
     match Driver::open().and_then(|driver| driver.states()) {
         Ok(states) if states.is_empty() => vec![absent("the driver knows no GPU".to_owned())],
-        Ok(states) => judge::all(&states, expected),
+        Ok(states) => judge::all(&states, expected, &is_of_a_job),
         Err(error @ GpuError::NoDriver) => vec![absent(error.to_string())],
         Err(error) => vec![broken("", &error)],
     }
+}
+
+/// Reports whether a process belongs to an attempt of a job, by the variable that ranks and all that they start inherit. A
+/// process whose environment can't be read, because another user started it, doesn't count as one.
+fn is_of_a_job(process: u32) -> bool {
+    let marker = format!("{ATTEMPT_FOLDER_VARIABLE}=");
+    let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+    environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(marker.as_bytes()))
 }
 
 /// Passes each event that the driver reports of its GPUs to `say`, as a line like those of the kernel's log,
@@ -53,4 +62,32 @@ fn broken(subject: &str, error: &GpuError) -> Finding {
             todo: "look for NVRM lines in dmesg; reset the GPU (nvidia-smi --gpu-reset) or reboot the node; if it comes back, replace it",
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_a_rank_starts_is_of_a_job_and_nothing_else_is() {
+        let is_of_a_job = |folder: Option<&str>| {
+            let mut sleep = Command::new("sleep");
+            sleep.arg("60").env_remove(ATTEMPT_FOLDER_VARIABLE).env(format!("OF_{ATTEMPT_FOLDER_VARIABLE}"), "/x");
+            let mut child =
+                sleep.envs(folder.map(|folder| (ATTEMPT_FOLDER_VARIABLE, folder))).spawn().expect("sleep starts");
+            // Until its `execve` the child shows this process's environment.
+            let program = |process: u32| std::fs::read_link(format!("/proc/{process}/exe")).expect("it runs");
+            while program(child.id()) == program(std::process::id()) {
+                std::thread::yield_now();
+            }
+            let found = super::is_of_a_job(child.id());
+            child.kill().and_then(|()| child.wait()).expect("sleep ends");
+            found
+        };
+        assert!(is_of_a_job(Some("/data/attempts/1")));
+        assert!(!is_of_a_job(None));
+        assert!(!super::is_of_a_job(u32::MAX), "there is no such process");
+    }
 }

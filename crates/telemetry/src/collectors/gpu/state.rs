@@ -23,8 +23,8 @@ pub struct State {
     pub memory: Bytes,
     /// Memory in use.
     pub memory_used: Bytes,
-    /// Number of processes that compute on it.
-    pub processes: Option<usize>,
+    /// Ids of the processes that compute on it.
+    pub processes: Option<Vec<u32>>,
     /// Uncorrectable ECC errors since the driver was loaded.
     pub uncorrectable: Option<u64>,
     /// Uncorrectable ECC errors in its lifetime.
@@ -64,7 +64,7 @@ pub(super) fn of(index: u32, device: &Device<'_>) -> Result<State, NvmlError> {
         name: device.name()?,
         memory: Bytes(memory.total),
         memory_used: Bytes(memory.used),
-        processes: device.running_compute_processes().ok().map(|processes| processes.len()),
+        processes: device.running_compute_processes().ok().map(|all| all.iter().map(|one| one.pid).collect()),
         uncorrectable: uncorrectable(EccCounter::Volatile),
         uncorrectable_ever: uncorrectable(EccCounter::Aggregate),
         rows_remapped: remapped,

@@ -16,14 +16,19 @@ const TEMPERATURE_ROOM: u32 = 3;
 /// Tolerance for a GPU that reports slightly less memory than its product's nominal size.
 const MEMORY_TOLERANCE: f64 = 0.95;
 
-/// Judges all GPUs of a machine.
-pub(super) fn all(read: &[(u32, Result<State, GpuError>)], expected: Option<&ExpectedAccelerators>) -> Vec<Finding> {
+/// Judges all GPUs of a machine; `is_of_a_job` tells which processes belong to attempts of jobs.
+pub(super) fn all(
+    read: &[(u32, Result<State, GpuError>)],
+    expected: Option<&ExpectedAccelerators>,
+    is_of_a_job: &dyn Fn(u32) -> bool,
+) -> Vec<Finding> {
     let known: Vec<&State> = read.iter().filter_map(|(_, reading)| reading.as_ref().ok()).collect();
     let mut findings = vec![count(&known, read.len(), expected)];
     findings.extend(read.iter().filter_map(|(index, reading)| Some(broken(&gpu(*index), reading.as_ref().err()?))));
     let links_most = known.iter().filter_map(|reading| reading.links).map(|(up, _)| up).max().unwrap_or(0);
     for reading in known {
-        findings.extend([memory_errors(reading), throttling(reading), busy(reading)].into_iter().flatten());
+        findings
+            .extend([memory_errors(reading), throttling(reading), busy(reading, is_of_a_job)].into_iter().flatten());
         findings.extend([links(reading, links_most), lanes(reading), hot(reading)].into_iter().flatten());
     }
     findings
@@ -123,11 +128,14 @@ fn throttling(reading: &State) -> Option<Finding> {
     Some(Finding::fine(gpu(reading.index), format!("clocks are held down: {because}")).wrong(Verdict::Warning, reason))
 }
 
-fn busy(reading: &State) -> Option<Finding> {
-    if reading.memory_used <= MEMORY_USED_MAX {
+/// Finds memory in use by something other than a job: jobs hold their GPUs by right.
+fn busy(reading: &State, is_of_a_job: &dyn Fn(u32) -> bool) -> Option<Finding> {
+    let processes = reading.processes.as_deref().unwrap_or_default();
+    let others = processes.iter().filter(|process| !is_of_a_job(**process)).count();
+    if reading.memory_used <= MEMORY_USED_MAX || (others == 0 && !processes.is_empty()) {
         return None;
     }
-    let by = reading.processes.map(|count| format!(" by {count} process(es)")).unwrap_or_default();
+    let by = reading.processes.as_ref().map(|_| format!(" by {others} process(es)")).unwrap_or_default();
     let measured = format!("{} of its memory are in use{by}", reading.memory_used);
     let reason = Reason {
         expected: "an empty GPU",
@@ -198,7 +206,7 @@ mod tests {
     fn judged(readings: Vec<State>, count: u32) -> Vec<Finding> {
         let expected = ExpectedAccelerators { kind: "H100".to_owned(), count, memory: Some(Bytes(80 * GIB)) };
         let read: Vec<_> = readings.into_iter().map(|reading| (reading.index, Ok(reading))).collect();
-        all(&read, Some(&expected))
+        all(&read, Some(&expected), &|process| process < 100)
     }
 
     #[test]
@@ -230,6 +238,19 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_jobs_use_is_no_trouble_and_that_of_others_is_theirs() {
+        let used_by = |processes: Option<Vec<u32>>| {
+            judged(vec![State { memory_used: Bytes(20 * GIB), processes, ..good(0) }], 1)
+                .get(1)
+                .map(|found| found.measured.clone())
+        };
+        assert_eq!(used_by(Some(vec![7, 8])), None, "processes below 100 are of jobs here");
+        assert_eq!(used_by(Some(vec![7, 300])).as_deref(), Some("20.0 GiB of its memory are in use by 1 process(es)"));
+        assert_eq!(used_by(Some(vec![])).as_deref(), Some("20.0 GiB of its memory are in use by 0 process(es)"));
+        assert_eq!(used_by(None).as_deref(), Some("20.0 GiB of its memory are in use"));
+    }
+
+    #[test]
     fn too_few_too_small_or_other_ones_are_a_fault_of_the_node() {
         assert_eq!(judged((0..7).map(good).collect(), 8)[0].verdict, Verdict::Failed);
         let small = |index| State { memory: Bytes(40 * GIB), ..good(index) };
@@ -240,7 +261,8 @@ mod tests {
 
     #[test]
     fn a_lost_gpu_is_named() {
-        let found = all(&[(0, Ok(good(0))), (1, Err(GpuError::Failed { said: "GPU is lost".to_owned() }))], None);
+        let found =
+            all(&[(0, Ok(good(0))), (1, Err(GpuError::Failed { said: "GPU is lost".to_owned() }))], None, &|_| false);
         assert_eq!(found.len(), 2);
         assert_eq!((found[1].subject.as_str(), found[1].verdict), ("gpu 1", Verdict::Failed), "{found:?}");
     }
