@@ -16,6 +16,8 @@ import time
 _WAITING_BYTES_MAX = 1 << 18
 # Seconds before a lost connection is tried again.
 _RETRY_SECONDS = 1.0
+# Saves that the supervisor hasn't been told of; a rank that reports nothing keeps no more of them. A store has two in flight.
+_SAVES_MAX = 4
 # The supervisor's limits, by docs/reference/rank-protocol.md.
 _METRICS_MAX = 64
 _NAME_BYTES_MAX = 200
@@ -186,23 +188,24 @@ def data_phase(is_here):
 
 
 def checkpoint_phase():
-    """Returns what books the time that a save holds up training as `checkpoint`, in a rank that reports what it does."""
+    """Returns a context in whose block a rank that reports its work is in the phase `checkpoint`: for the time that training
+    waits for a save."""
     if not _connection.has_reported or _connection.phase == "checkpoint":
         return contextlib.nullcontext()
     return phase("checkpoint")
 
 
-def announce(save, folder, is_first_rank):
-    """Has a save told to the supervisor as soon as it is seen to be durable. A job's progress is what is durable in its own
-    folder, told of by one rank; a second store (of the best models, say) has no part in it."""
+def note_save(save, folder, is_first_rank):
+    """Notes a save, so that `tell_durable` reports it to the supervisor. Only the first rank's saves into the job's own
+    checkpoint folder are noted: a job doesn't go on from a second store, such as one of its best models."""
     job_folder = os.environ.get("GANGLINE_CHECKPOINT_DIR")
     if job_folder and is_first_rank and os.path.realpath(folder) == os.path.realpath(job_folder):
-        _connection.saves.append(save)
+        _connection.saves = [*_connection.saves[1 - _SAVES_MAX :], save]
 
 
 def tell_durable():
-    """Tells of the announced saves that have become durable since the last call, in a rank that reports what it does.
-    Never waits. A save that failed isn't told of: its error goes to whoever asks for it."""
+    """Reports to the supervisor the noted saves that have become durable since the last call, if this rank reports its work.
+    Never waits. A save that failed isn't reported: whoever asks for the save gets its error."""
     if not _connection.saves or not _connection.has_reported or os.getpid() != _connection._process:
         return
     with _connection._lock:

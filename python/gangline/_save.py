@@ -67,8 +67,8 @@ class Save:
         return saved
 
     def outcome(self) -> _info.Saved | None:
-        """Returns the description of a save that is done; None if it failed. Asks for nothing on the user's behalf: an
-        error is still raised by whoever waits for the save."""
+        """Returns the description of a save that is done; None if it failed. Its error then still counts as one that the
+        user hasn't seen."""
         try:
             told = None if self._pending is None else self._pending.wait(0)
         except Error:

@@ -320,7 +320,7 @@ class Writer(Reader):
             save = Save(step, self._native.save(step, given_of(pieces), notes))
         self._saves.append(save)
         unasked.add(save)
-        _report.announce(save, self.path, self._is_first)
+        _report.note_save(save, self.path, self._is_first)
         return save
 
     def _resumed(self, step):

@@ -63,7 +63,7 @@ def test_time_until_remote_tokens_are_here_is_told_as_data_of_a_rank_that_report
 
 
 @pytest.mark.parametrize("kind", [gangline.Store, gangline.DistributedStore])
-def test_a_save_is_booked_and_told_of_once_it_is_durable_by_a_rank_that_reports(supervisor, tmp_path, monkeypatch, kind):
+def test_a_rank_that_reports_enters_the_checkpoint_phase_and_reports_each_durable_save_once(supervisor, tmp_path, monkeypatch, kind):
     folder = tmp_path / "checkpoints"
     monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(folder))
     state = {"weights": numpy.arange(1000.0)}
@@ -92,7 +92,19 @@ def test_a_save_is_booked_and_told_of_once_it_is_durable_by_a_rank_that_reports(
     assert phases == ["checkpoint", "compute"] * 4, "the time of each save is booked, also of one to another folder"
 
 
-def test_a_save_that_fails_is_not_told_of(supervisor, tmp_path, monkeypatch):
+def test_a_rank_that_reports_nothing_keeps_only_its_newest_saves(supervisor, tmp_path, monkeypatch):
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(tmp_path))
+    with gangline.Store(tmp_path) as store:
+        for step in range(1, 11):
+            store.save(step, {"weights": numpy.arange(10.0)}).durable()
+            assert len(_report._connection.saves) == min(step, _report._SAVES_MAX)
+    _report.report(11)
+    supervisor.accept()
+    heard = [supervisor.next() for _ in range(5)]
+    assert heard == [{"step": 11}, *({"checkpoint": {"step": step, "bytes": heard[1]["checkpoint"]["bytes"]}} for step in range(7, 11))]
+
+
+def test_a_refused_save_is_not_reported(supervisor, tmp_path, monkeypatch):
     monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
     _report.report(1)
     supervisor.accept()

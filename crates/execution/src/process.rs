@@ -1,8 +1,8 @@
 //! Processes as `/proc` shows them: their identity beyond a process id that the system reuses, and their
 //! descendants.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,17 @@ use serde::{Deserialize, Serialize};
 /// The variable that identifies all processes of an attempt when its supervisor and shims are gone: its
 /// value, this node's folder of the attempt, is unique to the attempt.
 pub(crate) const ATTEMPT_FOLDER_VARIABLE: &str = "GANGLINE_ATTEMPT_DIR";
+
+/// Linux limits the arguments and the environment of a process to 6 MiB together.
+const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
+
+/// Returns a process's initial environment; none if it can't be read: the process is another user's, or gone.
+pub(crate) fn environment(pid: u32) -> Option<Vec<u8>> {
+    let mut environment = Vec::new();
+    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
+    file.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut environment).ok()?;
+    Some(environment)
+}
 
 /// Contents of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

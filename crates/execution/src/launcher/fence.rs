@@ -4,8 +4,8 @@
 //!
 //! Keeps A-5 (devices aren't given away under a living process) and A-10 (bounded sweeps and reads).
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -17,8 +17,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::LaunchError;
 use crate::cgroup::AttemptGroup;
 use crate::files::read_bounded;
-use crate::process::ATTEMPT_FOLDER_VARIABLE;
-use crate::process::{Identity, as_pid, described, numbers, own_pid, stat};
+use crate::process::{ATTEMPT_FOLDER_VARIABLE, Identity, as_pid, described, environment, numbers, own_pid, stat};
 use crate::shim::SHIM_EXTENSION;
 
 /// Maximum number of sweeps in one call. Kept low, since the control plane waits for the call and repeats it.
@@ -31,8 +30,6 @@ const GROUP_KILLED_WITHIN: Duration = Duration::from_millis(200);
 /// environment, though its parent runs on already. A process that takes two seconds for it hangs, and counts
 /// as unrelated.
 const LOADING_SWEEPS_MAX: u32 = 200;
-/// Linux limits the arguments and the environment of a process to 6 MiB together.
-const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
 /// A process whose environment reads as empty this often in a row, outside `execve`, has none.
 const EMPTY_READS: u32 = 3;
 /// Maximum number of shims of an attempt on a node: one for each possible rank, and one for the
@@ -203,14 +200,6 @@ fn kill_if_marked(pid: u32, mark: &Mark) -> io::Result<bool> {
         Err(Errno::SRCH) => Ok(false),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Returns a process's initial environment; none if it can't be read: the process is another user's, or gone.
-fn environment(pid: u32) -> Option<Vec<u8>> {
-    let mut environment = Vec::new();
-    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
-    file.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut environment).ok()?;
-    Some(environment)
 }
 
 /// Returns a process's initial environment, and whether the process is in `execve`, so that the environment

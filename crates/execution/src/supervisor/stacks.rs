@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::frames;
-use crate::process::descendants;
+use crate::process::{descendants, environment};
 use crate::program::{self, Limits};
 
 /// Maximum numbers of processes and threads that are examined.
@@ -112,7 +112,7 @@ fn own_stacks(pid: u32) -> String {
 
 /// Returns the folders in which a process finds programs, those of its virtual environment first.
 fn path_of(pid: u32) -> Vec<PathBuf> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environment = environment(pid).unwrap_or_default();
     let value = |name: &str| {
         let mut variables = environment.split(|byte| *byte == 0);
         variables.find_map(|variable| Some(OsStr::from_bytes(variable.strip_prefix(name.as_bytes())?).to_owned()))

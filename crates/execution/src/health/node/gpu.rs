@@ -10,7 +10,7 @@ use gangline_telemetry::collectors::gpu::{Driver, GpuError};
 
 use super::Expectations;
 use crate::health::{Finding, Reason, Verdict};
-use crate::process::ATTEMPT_FOLDER_VARIABLE;
+use crate::process::{ATTEMPT_FOLDER_VARIABLE, environment};
 
 pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
     let expected = expectations.accelerators.as_ref().filter(|expected| expected.kind != "cpu");
@@ -35,11 +35,11 @@ pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
     }
 }
 
-/// Reports whether a process belongs to an attempt of a job, by the variable that ranks and all that they start inherit. A
-/// process whose environment can't be read, because another user started it, doesn't count as one.
+/// Reports whether a process belongs to an attempt of a job: ranks, and the processes that they start, inherit a variable.
+/// A process of another user's, whose environment can't be read, is taken for one that belongs to no job.
 fn is_of_a_job(process: u32) -> bool {
     let marker = format!("{ATTEMPT_FOLDER_VARIABLE}=");
-    let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+    let environment = environment(process).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(marker.as_bytes()))
 }
 
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_rank_starts_is_of_a_job_and_nothing_else_is() {
+    fn only_a_process_with_the_variable_of_an_attempt_is_of_a_job() {
         let is_of_a_job = |folder: Option<&str>| {
             let mut sleep = Command::new("sleep");
             sleep.arg("60").env_remove(ATTEMPT_FOLDER_VARIABLE).env(format!("OF_{ATTEMPT_FOLDER_VARIABLE}"), "/x");

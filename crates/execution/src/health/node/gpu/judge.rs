@@ -128,7 +128,7 @@ fn throttling(reading: &State) -> Option<Finding> {
     Some(Finding::fine(gpu(reading.index), format!("clocks are held down: {because}")).wrong(Verdict::Warning, reason))
 }
 
-/// Finds memory in use by something other than a job: jobs hold their GPUs by right.
+/// Finds memory in use, unless every process on the GPU belongs to a job: a job may use the GPU that it was given.
 fn busy(reading: &State, is_of_a_job: &dyn Fn(u32) -> bool) -> Option<Finding> {
     let processes = reading.processes.as_deref().unwrap_or_default();
     let others = processes.iter().filter(|process| !is_of_a_job(**process)).count();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_jobs_use_is_no_trouble_and_that_of_others_is_theirs() {
+    fn memory_that_only_jobs_use_is_no_finding() {
         let used_by = |processes: Option<Vec<u32>>| {
             judged(vec![State { memory_used: Bytes(20 * GIB), processes, ..good(0) }], 1)
                 .get(1)
