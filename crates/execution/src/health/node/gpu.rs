@@ -77,9 +77,10 @@ mod tests {
             sleep.arg("60").env_remove(ATTEMPT_FOLDER_VARIABLE).env(format!("OF_{ATTEMPT_FOLDER_VARIABLE}"), "/x");
             let mut child =
                 sleep.envs(folder.map(|folder| (ATTEMPT_FOLDER_VARIABLE, folder))).spawn().expect("sleep starts");
-            // Until its `execve` the child shows this process's environment.
+            // Before its `execve` the child shows this process's environment, and an empty one in the middle of it.
             let program = |process: u32| std::fs::read_link(format!("/proc/{process}/exe")).expect("it runs");
-            while program(child.id()) == program(std::process::id()) {
+            let has_none = |process: u32| environment(process).is_none_or(|environment| environment.is_empty());
+            while program(child.id()) == program(std::process::id()) || has_none(child.id()) {
                 std::thread::yield_now();
             }
             let found = super::is_of_a_job(child.id());
