@@ -17,7 +17,7 @@ use gangline_base::{
 };
 use gangline_control::views::{By, Views};
 use gangline_specs::jobfile::{Context, Submission, parse};
-use gangline_store::codec::CapacityChanged;
+use gangline_store::codec::{CapacityChanged, Noted};
 use gangline_store::db::{Entry, Journal, Options};
 use gangline_store::model::{JobRecord, StateRecord};
 use gangline_store::ports::{Batch, Changes};
@@ -101,7 +101,7 @@ fn check(views: &Views, year: Period) -> Result<()> {
 fn fill(journal: &mut Journal, attempts: u64) -> Result<JobId> {
     let random = &mut ChaCha8Rng::seed_from_u64(1);
     let spec = spec()?;
-    let mut capacities = Vec::new();
+    let mut noted = Vec::new();
     let price = Some(Money::from_nano_dollars(2_490_000_000));
     for node in 0..NODES {
         for change in 0..CHANGES {
@@ -109,10 +109,10 @@ fn fill(journal: &mut Journal, attempts: u64) -> Result<JobId> {
             let accelerator = AcceleratorKind("H100".to_owned());
             let capacity = Capacity { state, accelerator, devices: DEVICES, others: 0, price };
             let at = BEGIN + DAY * u32::try_from(change * 365 / CHANGES)?;
-            capacities.push((at, CapacityChanged::of(&name(node), &capacity)));
+            noted.push((at, Noted::Capacity(CapacityChanged::of(&name(node), &capacity))));
         }
     }
-    commit(journal, &Changes { capacities: &capacities, ..Changes::none() }, 0)?;
+    commit(journal, &Changes { noted: &noted, ..Changes::none() }, 0)?;
     let (each, mut ledger, mut jobs) = (365 * 24 * 3_600 / (attempts / NODES).max(1), Vec::new(), Vec::new());
     for number in 0..attempts {
         let job = JobId(1 + number / ATTEMPTS_OF_JOB);

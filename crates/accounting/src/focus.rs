@@ -1,8 +1,8 @@
 //! Rows of cost and usage by FOCUS, the FinOps Open Cost and Usage Specification (focus.finops.org), as CSV.
 //!
 //! Versions 1.2 and 1.4 differ, for the columns written here, in the names of the providers only: 1.4 removed `ProviderName`
-//! and `PublisherName` for `ServiceProviderName` and `HostProviderName`. A row is the device time of one line of a bill
-//! ([`crate::bill::Line`]) on one node and day. Columns that begin with `x_` are Gangline's own.
+//! and `PublisherName` for `ServiceProviderName` and `HostProviderName`. A row is the amount of one line of a bill
+//! ([`crate::bill::Line`]) on one node, or in one folder, and day. Columns that begin with `x_` are Gangline's own.
 
 use std::fmt::Write as _;
 
@@ -26,24 +26,41 @@ pub struct Issuer {
     pub provider: String,
 }
 
-/// The device time of a job, or of nobody, in one line on one node and day.
+/// What was used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Used {
+    /// Device time, in nanoseconds of one device.
+    Devices {
+        /// The time.
+        nanos: i128,
+        /// The kind of device, if known.
+        accelerator: Option<String>,
+        /// Whether no job held the devices.
+        is_unheld: bool,
+    },
+    /// Stored data, in nanoseconds of one byte.
+    Storage {
+        /// Bytes over time.
+        nanos: i128,
+        /// The unit of the price: GB-Months or GiB-Months.
+        unit: String,
+    },
+}
+
+/// The device time of a job, or of nobody, in one line on one node and day; or what was stored in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The day, in UTC.
     pub day: Day,
-    /// The node.
-    pub node: String,
-    /// The kind of its devices, if known.
-    pub accelerator: Option<String>,
+    /// The node, or the folder.
+    pub resource: String,
     /// The line of the bill.
     pub line: String,
-    /// Whether no job held the devices.
-    pub is_unheld: bool,
-    /// Device time, in nanoseconds of one device.
-    pub nanos: i128,
-    /// Price of a device for an hour.
+    /// The amount.
+    pub used: Used,
+    /// Price of a device for an hour, or of the unit of stored data for a month.
     pub price: Money,
-    /// What the time cost.
+    /// What the amount cost.
     pub cost: Money,
     /// Whom it belongs to: the job, its name, its user and its queue, as far as they are known.
     pub tags: Vec<(&'static str, String)>,
@@ -89,6 +106,20 @@ const OWN_COLUMNS: [&str; 4] = ["x_CostKind", "x_GpuSeconds", "x_Estimated", "x_
 const HOUR_DECIMALS: u32 = 15;
 /// Nanoseconds of an hour.
 const NANOS_PER_HOUR: u128 = 3_600_000_000_000;
+/// Bytes of a GiB.
+const GIB: u128 = 1 << 30;
+
+/// What the columns say of an amount.
+struct Columns<'a> {
+    quantity: String,
+    unit: &'static str,
+    pricing_unit: &'a str,
+    /// The identifier and the status of the reservation.
+    reservation: [&'a str; 2],
+    /// The type of resource, and the category and the name of the service.
+    service: [&'static str; 3],
+    what: String,
+}
 
 impl Version {
     const fn providers(self) -> [&'static str; 2] {
@@ -113,8 +144,9 @@ impl Row {
         let cost = dollars(self.cost);
         let (month, next) = self.day.month();
         let (day, after) = (midnight(self.day), midnight(Day::from_days_since_epoch(self.day.days_since_epoch() + 1)));
-        let hours = decimal(self.nanos, NANOS_PER_HOUR, HOUR_DECIMALS);
-        let kind = self.accelerator.as_deref().unwrap_or("device");
+        let Columns { quantity, unit, pricing_unit, reservation, service, what } = self.columns();
+        let [reserved, status] = reservation;
+        let [kind, category, name] = service;
         let whose = self.tags.first().map_or_else(|| "nobody".to_owned(), |(_, job)| job.clone());
         let fields: [&str; 35] = [
             &cost,
@@ -123,42 +155,78 @@ impl Row {
             "USD",
             &midnight(next),
             &midnight(month),
-            &self.node,
-            if self.is_unheld { "Unused" } else { "Used" },
+            reserved,
+            status,
             "Usage",
             "",
-            &format!("{} of {kind} on {}, {whose}", self.line, self.node),
+            &format!("{what}, {whose}"),
             "Usage-Based",
             &after,
             &day,
-            &hours,
-            "GPU-Hours",
+            &quantity,
+            unit,
             &cost,
             &cost,
             &issuer.provider,
             &cost,
             &dollars(self.price),
-            &self.priced_hours(),
-            "GPU-Hours",
-            &self.node,
-            &self.node,
-            "Node",
-            "Compute",
-            "GPU capacity",
+            &self.priced_quantity(),
+            pricing_unit,
+            &self.resource,
+            &self.resource,
+            kind,
+            category,
+            name,
             &self.tags_as_json(),
             &issuer.provider,
             &issuer.provider,
             &self.line,
-            &decimal(self.nanos, 1_000_000_000, 9),
+            &self.gpu_seconds(),
             if self.is_estimated { "true" } else { "false" },
-            self.accelerator.as_deref().unwrap_or(""),
+            self.accelerator().unwrap_or(""),
         ];
         fields.map(quoted).join(",") + "\n"
     }
 
-    /// Returns the hours that the cost pays for, so that cost is price times quantity as the specification demands: costs are
-    /// whole nano-dollars, so these may be some microseconds less than the consumed ones.
-    fn priced_hours(&self) -> String {
+    fn columns(&self) -> Columns<'_> {
+        let Row { resource, line, .. } = self;
+        match &self.used {
+            Used::Devices { nanos, accelerator, is_unheld } => Columns {
+                quantity: decimal(*nanos, NANOS_PER_HOUR, HOUR_DECIMALS),
+                unit: "GPU-Hours",
+                pricing_unit: "GPU-Hours",
+                reservation: [resource, if *is_unheld { "Unused" } else { "Used" }],
+                service: ["Node", "Compute", "GPU capacity"],
+                what: format!("{line} of {} on {resource}", accelerator.as_deref().unwrap_or("device")),
+            },
+            Used::Storage { nanos, unit } => Columns {
+                quantity: decimal(*nanos, NANOS_PER_HOUR * GIB, HOUR_DECIMALS),
+                unit: "GiB-Hours",
+                pricing_unit: unit,
+                reservation: ["", ""],
+                service: ["Folder", "Storage", "Storage of training data"],
+                what: format!("{line} in {resource}"),
+            },
+        }
+    }
+
+    fn gpu_seconds(&self) -> String {
+        match &self.used {
+            Used::Devices { nanos, .. } => decimal(*nanos, 1_000_000_000, 9),
+            Used::Storage { .. } => String::new(),
+        }
+    }
+
+    fn accelerator(&self) -> Option<&str> {
+        match &self.used {
+            Used::Devices { accelerator, .. } => accelerator.as_deref(),
+            Used::Storage { .. } => None,
+        }
+    }
+
+    /// Returns the quantity that the cost pays for, so that cost is price times quantity as the specification demands: costs are
+    /// whole nano-dollars, so hours may be some microseconds less than the consumed ones.
+    fn priced_quantity(&self) -> String {
         let (cost, price) = (i128::from(self.cost.nano_dollars()), self.price.nano_dollars().unsigned_abs());
         if price == 0 { "0".to_owned() } else { decimal(cost, u128::from(price), HOUR_DECIMALS) }
     }
@@ -225,11 +293,9 @@ mod tests {
     fn row() -> Row {
         Row {
             day: "2026-11-30".parse().expect("a day"),
-            node: "n1".to_owned(),
-            accelerator: Some("H100".to_owned()),
+            resource: "n1".to_owned(),
             line: "compute".to_owned(),
-            is_unheld: false,
-            nanos: 5_400_000_000_001,
+            used: Used::Devices { nanos: 5_400_000_000_001, accelerator: Some("H100".to_owned()), is_unheld: false },
             price: "2.49".parse().expect("a price"),
             cost: "3.735".parse().expect("a cost"),
             tags: vec![("job", "job-7".to_owned()), ("name", "a \"great\", run\n".to_owned())],
@@ -287,6 +353,24 @@ mod tests {
             assert_eq!(of("ProviderName") == "Our cluster", version == Version::V1_2);
             assert_eq!(of("HostProviderName") == "Our cluster", version == Version::V1_4);
         }
+    }
+
+    #[test]
+    fn stored_data_is_a_row_of_storage() {
+        // 2 GiB for a day, at $0.73 for a GiB and a month of 730 hours.
+        let used = Used::Storage { nanos: (2 << 30) * 86_400_000_000_000, unit: "GiB-Months".to_owned() };
+        let (price, cost) = ("0.73".parse().expect("a price"), "0.048".parse().expect("a cost"));
+        let line = "storage_checkpoints".to_owned();
+        let row = Row { resource: "/lustre/gpt".to_owned(), line, used, price, cost, ..row() };
+        let (columns, fields) = (fields(&Version::V1_2.header()), fields(&row.csv(&issuer())));
+        let of = |column: &str| {
+            let index = columns.iter().position(|known| known == column).expect("a column");
+            fields[index].as_str()
+        };
+        assert_eq!((of("ConsumedQuantity"), of("ConsumedUnit")), ("48", "GiB-Hours"));
+        assert_eq!((of("PricingQuantity"), of("PricingUnit")), ("0.065753424657534", "GiB-Months"));
+        assert_eq!((of("ServiceCategory"), of("ResourceId")), ("Storage", "/lustre/gpt"));
+        assert_eq!((of("CapacityReservationStatus"), of("x_GpuSeconds")), ("", ""));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::{JobState, Time};
 
-/// The bill of a period: every device-second that the nodes offered, in groups, each divided into lines.
+/// The bill of a period: every device-second that the nodes offered, and what was stored, in groups, each divided into lines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostReport {
     /// Start of the period.
@@ -36,23 +36,28 @@ pub struct CostReport {
 /// A part of a bill.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostGroup {
-    /// Its name; `(idle)` for devices that no job held.
+    /// Its name; `(idle)` for devices that no job held, `(platform)` for data that all jobs share, `(storage)` for stored data in
+    /// reports by node and kind of device.
     #[schema(examples("research"))]
     pub name: String,
     /// Jobs that held devices.
     pub jobs: u64,
     /// Device time.
     pub gpu_seconds: f64,
-    /// What it cost, without the time that has no price.
+    /// Stored data over time.
+    pub gib_hours: f64,
+    /// What both cost, without what has no price.
     pub cost_nano_dollars: i64,
-    /// The same as text; `not priced` where none of the time has a price.
+    /// The same as text; `not priced` where nothing has a price.
     pub cost: String,
     /// Device time without a price, which is not in the cost.
     pub unpriced_gpu_seconds: f64,
+    /// Stored data without a price, which is not in the cost either.
+    pub unpriced_gib_hours: f64,
     /// Share of the held time in new steps of jobs that haven't failed; none if nothing was held, or where no rank reported
     /// steps.
     pub useful_share: Option<f64>,
-    /// Lines with any time, whose times and costs sum to the group's.
+    /// Lines with any amount, whose times and costs sum to the group's.
     pub lines: Vec<CostLine>,
 }
 
@@ -60,17 +65,23 @@ pub struct CostGroup {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostLine {
     /// compute, communication, unreported, data_stall, checkpoint_stall, straggler_wait, restart, lost_work, idle_while_held,
-    /// failed_run, idle_spare, idle_drained, idle_broken, others.
+    /// failed_run, idle_spare, idle_drained, idle_broken, others; and storage_checkpoints, storage_logs, storage_platform.
     #[schema(examples("compute"))]
     pub line: String,
     /// Device time.
     pub gpu_seconds: f64,
     /// The same in seconds with nine decimals, exact.
     pub exact_gpu_seconds: String,
-    /// Its cost, in nano-dollars, without the time that has no price.
+    /// Of a line of stored data: bytes over time.
+    pub gib_hours: Option<f64>,
+    /// The same in seconds of a byte with nine decimals, exact.
+    pub exact_byte_seconds: Option<String>,
+    /// Its cost, in nano-dollars, without what has no price.
     pub cost_nano_dollars: i64,
     /// Device time without a price.
     pub unpriced_gpu_seconds: f64,
+    /// Of a line of stored data: what has no price.
+    pub unpriced_gib_hours: Option<f64>,
 }
 
 /// What a job cost.
@@ -86,13 +97,13 @@ pub struct JobCost {
     pub queue: String,
     /// Its state.
     pub state: JobState,
-    /// All of it; estimated while the job runs.
+    /// All of it, its checkpoints included; estimated while the job runs.
     pub total: CostGroup,
     /// Each attempt, named by its number.
     pub attempts: Vec<CostGroup>,
     /// Steps that it came to.
     pub steps: u64,
-    /// What a step cost, with everything that was lost.
+    /// What a step cost, with everything that was lost and with stored checkpoints that have a price.
     pub nano_dollars_per_step: Option<i64>,
     /// What a million tokens cost, with everything that was lost; estimated from the tokens of a step.
     pub nano_dollars_per_million_tokens: Option<i64>,
@@ -108,7 +119,7 @@ pub struct JobCost {
     pub budget_nano_dollars: Option<i64>,
 }
 
-/// The device time of a day, in rows that exports are made of.
+/// The device time and stored data of a day, in rows that exports are made of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostUsage {
     /// Start of the period.
@@ -119,7 +130,7 @@ pub struct CostUsage {
     pub rows: Vec<CostUsageRow>,
 }
 
-/// The device time of a job, or of nobody, in one line of a node.
+/// The device time of a job, or of nobody, in one line of a node; or what was stored in a folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostUsageRow {
     /// The job; none for devices that no job held.
@@ -130,7 +141,7 @@ pub struct CostUsageRow {
     pub user: Option<String>,
     /// The queue that it waited in.
     pub queue: Option<String>,
-    /// The node.
+    /// The node, or the folder.
     pub node: String,
     /// The kind of its devices, if the node's capacity was recorded.
     pub accelerator: Option<String>,
@@ -138,8 +149,19 @@ pub struct CostUsageRow {
     pub line: CostLine,
     /// The price of a device for an hour, if it has one.
     pub price_nano_dollars_per_hour: Option<i64>,
+    /// The price of stored data, if it has one.
+    pub storage_price: Option<CostStoragePrice>,
     /// Whether the job still ran at the end of the period.
     pub is_estimated: bool,
+}
+
+/// What a unit of stored data costs for a month.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CostStoragePrice {
+    /// The price, in nano-dollars.
+    pub nano_dollars: i64,
+    /// GB-Months or GiB-Months.
+    pub unit: String,
 }
 
 /// How many devices jobs held, hour by hour.

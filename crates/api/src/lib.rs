@@ -23,8 +23,8 @@ mod why;
 
 pub use alert::{Alert, AlertList, AlertReceiver, Silence, SilenceRequest};
 pub use cost::{
-    BudgetList, BudgetStanding, CostDemand, CostEstimate, CostGroup, CostLine, CostReport, CostUsage, CostUsageRow,
-    JobCost, KindDemand,
+    BudgetList, BudgetStanding, CostDemand, CostEstimate, CostGroup, CostLine, CostReport, CostStoragePrice, CostUsage,
+    CostUsageRow, JobCost, KindDemand,
 };
 pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;

@@ -59,7 +59,7 @@ fn report(outcome: &Outcome, is_check: bool) -> String {
     lines.push(line("jobs", &outcome.jobs));
     lines.push(line("sweeps", &outcome.sweeps));
     lines.push(line("rows of the ledger", &outcome.bookings));
-    lines.push(line("changes of what nodes offer", &outcome.capacities));
+    lines.push(line("notes of what nodes offer and folders hold", &outcome.noted));
     if outcome.lost_samples > 0 {
         lines.push(format!("parts of {} curves are lost: samples are in no journal", outcome.lost_samples));
     }

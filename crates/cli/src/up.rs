@@ -173,6 +173,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         sharing,
         limits: config.limits,
         retention: config.retention,
+        storage: config.storage.clone(),
         survey,
         launcher,
         clock: output::now,
@@ -193,8 +194,8 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
     let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
     let (url, budgets) = (listening.url(port), alert_setup.budgets.clone());
-    let certificates = listening.tls.as_ref().map(|tls| tls.certificates());
-    publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
+    publish(&folder, &url, listening.tls.as_ref().map(|tls| tls.certificates()))
+        .map_err(|error| unpublished(&folder, &error))?;
     let (visits, code) = (Visits::default(), CodeStore::new(&folder, config.snapshot_max));
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let (series, series_handle) = start_series(&folder, &config.retention.metrics);

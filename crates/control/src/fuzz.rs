@@ -50,9 +50,9 @@ pub fn journal_entry(body: &[u8]) {
         Ok(Recorded::Closed(closed)) => closed.encode().iter().for_each(|part| {
             assert!(matches!(decode_entry(part), Ok(Recorded::Closed(_))), "what is written can be read");
         }),
-        Ok(Recorded::Capacity(changed)) => {
-            let again = decode_entry(&changed.encode());
-            assert!(matches!(again, Ok(Recorded::Capacity(read)) if read == changed), "it reads back as it was");
+        Ok(Recorded::Noted(noted)) => {
+            let again = decode_entry(&noted.encode());
+            assert!(matches!(again, Ok(Recorded::Noted(read)) if read == noted), "it reads back as it was");
         }
         Err(_) => {}
     }

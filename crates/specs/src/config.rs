@@ -38,6 +38,7 @@ mod retention;
 mod scheduling;
 mod smtp;
 mod spares;
+mod storage;
 mod suspicion;
 mod tls;
 
@@ -45,6 +46,7 @@ pub use budgets::{Budget, BudgetOf};
 pub use prices::{Prices, agree_on_prices};
 pub use retention::{MetricRetention, Retention};
 pub use smtp::{Smtp, SmtpSecurity};
+pub use storage::{FolderPrice, Storage};
 pub use tls::TlsFiles;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,6 +114,8 @@ pub struct Config {
     pub limits: Limits,
     /// The rules of when data is removed.
     pub retention: Retention,
+    /// What stored data costs.
+    pub storage: Storage,
     /// The server by which notices are mailed; `None` if there is none.
     pub smtp: Option<Smtp>,
     /// The largest copy of a job's code.
@@ -186,6 +190,12 @@ pub enum ConfigError {
         /// The defect.
         message: String,
     },
+    /// The prices of storage are invalid.
+    #[error("storage: {message}")]
+    Storage {
+        /// The defect.
+        message: String,
+    },
     /// The rules for copies of code are invalid.
     #[error("code: {message}")]
     Code {
@@ -253,6 +263,8 @@ struct FileV1 {
     limits: limits::LimitsV1,
     #[serde(default)]
     retention: retention::RetentionV1,
+    #[serde(default)]
+    storage: storage::StorageV1,
     smtp: Option<smtp::SmtpV1>,
     #[serde(default)]
     code: code::CodeV1,
@@ -316,6 +328,7 @@ impl Config {
         sharing.aliases = file.sbatch.read();
         let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
         let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
+        let storage = file.storage.read().map_err(|message| ConfigError::Storage { message })?;
         let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
         let smtp = smtp.map_err(|message| ConfigError::Smtp { message })?;
         let snapshot_max = file.code.read().map_err(|message| ConfigError::Code { message })?;
@@ -335,6 +348,7 @@ impl Config {
             budgets,
             limits,
             retention,
+            storage,
             smtp,
             snapshot_max,
         })

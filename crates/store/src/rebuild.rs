@@ -50,8 +50,8 @@ pub struct Outcome {
     pub sweeps: Counts,
     /// Rows of the ledger.
     pub bookings: Counts,
-    /// Changes of what nodes offer.
-    pub capacities: Counts,
+    /// Notes for bills: what nodes offer and what folders hold.
+    pub noted: Counts,
     /// Curves and packed curve blocks with unreadable samples.
     pub lost_samples: u64,
     /// Unreadable ranges of answers to requests with a key.
@@ -156,8 +156,8 @@ pub fn rebuild_from_history(data: &Path) -> Result<Outcome, Error> {
         })
     });
     failure.map_or(filled.map(drop).map_err(Error::from), Err)?;
-    let Outcome { jobs, sweeps, bookings, capacities, .. } = outcome;
-    let mut outcome = Outcome { jobs, sweeps, bookings, capacities, before: found.before, ..Outcome::default() };
+    let Outcome { jobs, sweeps, bookings, noted, .. } = outcome;
+    let mut outcome = Outcome { jobs, sweeps, bookings, noted, before: found.before, ..Outcome::default() };
     outcome.tell(format!(
         "the database was lost, and goes on after record {last}; curves and answers to requests with a key are lost"
     ));

@@ -6,11 +6,11 @@ use gangline_base::{JobId, SweepId, Timestamp};
 use rusqlite::Transaction;
 use tracing::warn;
 
-use crate::codec::CapacityChanged;
+use crate::codec::{CapacityChanged, Noted, StorageMeasured};
 use crate::db::{self, CommitInfo, Error, Journal, Reader, Record, Sequence};
 use crate::model::{
     Booked, JobRecord, Kept, KeptAnswer, Listing, Loss, PackedBlocks, RequestKey, SAMPLES_PER_REMOVAL_MAX, Slice,
-    Standing, Usage, Wanted, account, answers, audit, capacity, curve, ledger, retention, series, store,
+    Standing, Usage, Wanted, account, answers, audit, capacity, curve, ledger, retention, series, storage, store,
 };
 use crate::ports::{self, Batch, Changes, JobCurve, Queries, Series};
 
@@ -21,10 +21,18 @@ impl Changes<'_> {
         self.sweeps.iter().try_for_each(|sweep| store::write_sweep(transaction, sweep))?;
         self.jobs.iter().try_for_each(|job| store::write_job(transaction, job))?;
         self.ledger.iter().try_for_each(|(queue, entry)| ledger::write_ledger(transaction, queue, entry))?;
-        self.capacities.iter().try_for_each(|(at, changed)| capacity::write_capacity(transaction, *at, changed))?;
+        self.noted.iter().try_for_each(|(at, noted)| write_noted(transaction, *at, noted))?;
         answers::keep_answers(transaction, self.answers, self.at, last)?;
         self.removals.iter().try_for_each(|removal| retention::remove(transaction, self.at, removal))?;
         self.samples.iter().try_for_each(|sample| store::write_sample(transaction, sample))
+    }
+}
+
+/// Writes a note into its table.
+pub(crate) fn write_noted(transaction: &Transaction<'_>, at: Timestamp, noted: &Noted) -> rusqlite::Result<()> {
+    match noted {
+        Noted::Capacity(changed) => capacity::write_capacity(transaction, at, changed),
+        Noted::Storage(measured) => storage::write_storage(transaction, at, measured),
     }
 }
 
@@ -73,6 +81,18 @@ impl Queries for Reader {
 
     fn capacities(&self, period: (Timestamp, Timestamp)) -> Result<Vec<(Timestamp, CapacityChanged)>, Error> {
         self.read(|transaction| capacity::read_capacities(transaction, period))
+    }
+
+    fn storage(
+        &self,
+        period: (Timestamp, Timestamp),
+        each: &mut dyn FnMut(Timestamp, StorageMeasured),
+    ) -> Result<(), Error> {
+        self.read(|transaction| storage::read_storage(transaction, period, each))
+    }
+
+    fn storage_in(&self, folder: &str) -> Result<Vec<(Timestamp, StorageMeasured)>, Error> {
+        self.read(|transaction| storage::read_storage_in(transaction, folder))
     }
 
     fn jobs(&self, wanted: &Wanted, before: Option<JobId>, count: u32) -> Result<Listing, Error> {
@@ -212,8 +232,16 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::next_unpacked`].
-    pub fn audit_capacities(&self, after: &audit::CapacityKey, count: u32) -> Result<Slice<audit::CapacityKey>, Error> {
+    pub fn audit_capacities(&self, after: &audit::NotedKey, count: u32) -> Result<Slice<audit::NotedKey>, Error> {
         self.read(|transaction| audit::capacities_from(transaction, after, count))
+    }
+
+    /// Checks `count` measurements of stored data after a folder and a time.
+    ///
+    /// # Errors
+    /// As [`Reader::next_unpacked`].
+    pub fn audit_storage(&self, after: &audit::NotedKey, count: u32) -> Result<Slice<audit::NotedKey>, Error> {
+        self.read(|transaction| audit::storage_from(transaction, after, count))
     }
 
     /// Checks `count` answers after a number.

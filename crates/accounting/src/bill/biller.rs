@@ -7,6 +7,7 @@ use gangline_base::{AcceleratorKind, Bucket, Buckets, JobId, Money, Timestamp};
 use super::Period;
 use super::apportion::{share, until};
 use super::line::{Amount, Line, Lines};
+use super::stored::Stored;
 use super::unused::{Capacity, History, Occupancy, unused};
 
 /// One node's share of an attempt, as the ledger has it.
@@ -77,7 +78,7 @@ impl<K: Ord> Bill<K> {
     /// Adds the lines of the group of idle devices to the other groups, in proportion to the device time that their jobs
     /// held. Without any such time the group stays.
     pub fn share_out(&mut self, idle: &K) {
-        let held = |group: &Group| group.sum(|line| !line.is_unheld()).nanos;
+        let held = |group: &Group| group.sum(Line::is_held).nanos;
         let all: i128 = self.groups.iter().filter(|(key, _)| *key != idle).map(|(_, group)| held(group)).sum();
         if all <= 0 {
             return;
@@ -142,6 +143,15 @@ impl<K: Ord> Biller<K> {
             };
             let Amount { nanos, cost, unpriced } = before;
             group.lines.add(line, after + Amount { nanos: -nanos, cost: -cost, unpriced: -unpriced });
+        }
+    }
+
+    /// Adds data that was stored from one time to another, to a group.
+    pub fn keep(&mut self, key: K, (from, to): (Timestamp, Timestamp), stored: &Stored) {
+        let (from, to) = self.bill.period.clip(from, to);
+        if from < to && stored.bytes.0 > 0 {
+            let group = self.bill.groups.entry(key).or_default();
+            group.lines.add(stored.line(), stored.amount(Period { from, to }));
         }
     }
 

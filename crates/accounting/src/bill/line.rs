@@ -5,7 +5,9 @@ use std::ops::{Add, AddAssign};
 
 use gangline_base::{Bucket, Money};
 
-/// What a device-second was spent on.
+use super::stored::StorageClass;
+
+/// What a device-second was spent on, or what data was stored for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Line {
     /// A job held the device: the ledger's bucket.
@@ -20,11 +22,13 @@ pub enum Line {
     Broken,
     /// Programs outside Gangline held the device.
     Others,
+    /// Data was stored. Amounts of these lines are byte-time.
+    Stored(StorageClass),
 }
 
 impl Line {
     /// All lines, in the order in which a bill shows them.
-    pub const ALL: [Line; 14] = [
+    pub const ALL: [Line; 17] = [
         Line::Held(Bucket::Compute),
         Line::Held(Bucket::Communication),
         Line::Held(Bucket::Unreported),
@@ -39,6 +43,9 @@ impl Line {
         Line::Drained,
         Line::Broken,
         Line::Others,
+        Line::Stored(StorageClass::Checkpoints),
+        Line::Stored(StorageClass::Logs),
+        Line::Stored(StorageClass::Platform),
     ];
 
     /// Returns the place in [`Line::ALL`].
@@ -58,6 +65,9 @@ impl Line {
             Line::Drained => 11,
             Line::Broken => 12,
             Line::Others => 13,
+            Line::Stored(StorageClass::Checkpoints) => 14,
+            Line::Stored(StorageClass::Logs) => 15,
+            Line::Stored(StorageClass::Platform) => 16,
         }
     }
 
@@ -72,6 +82,9 @@ impl Line {
             Line::Drained => "idle_drained",
             Line::Broken => "idle_broken",
             Line::Others => "others",
+            Line::Stored(StorageClass::Checkpoints) => "storage_checkpoints",
+            Line::Stored(StorageClass::Logs) => "storage_logs",
+            Line::Stored(StorageClass::Platform) => "storage_platform",
         }
     }
 
@@ -87,6 +100,18 @@ impl Line {
         self.is_useful() || matches!(self, Line::Held(Bucket::Unreported))
     }
 
+    /// Reports whether the line is of device time; the others are of byte-time.
+    #[must_use]
+    pub const fn is_of_devices(self) -> bool {
+        !matches!(self, Line::Stored(_))
+    }
+
+    /// Reports whether a job held the device.
+    #[must_use]
+    pub const fn is_held(self) -> bool {
+        matches!(self, Line::Held(_) | Line::FailedRun)
+    }
+
     /// Reports whether no job held the device.
     #[must_use]
     pub const fn is_unheld(self) -> bool {
@@ -94,11 +119,11 @@ impl Line {
     }
 }
 
-/// Device time and what it cost. Signed: the part of one nanosecond or nano-dollar that rounding moves between adjoining
+/// Device time, or byte-time of stored data, and what it cost. Signed: the part of one nanosecond or nano-dollar that rounding moves between adjoining
 /// periods may be negative in a very short one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Device time, in nanoseconds of one device.
+    /// Device time in nanoseconds of one device, or byte-time in nanoseconds of one byte.
     pub nanos: i128,
     /// Its cost, in nano-dollars.
     pub cost: i128,

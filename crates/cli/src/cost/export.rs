@@ -1,11 +1,11 @@
-//! `cost export`: the device time of a period as FOCUS rows.
+//! `cost export`: the bill of a period as FOCUS rows.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use gangline_accounting::focus::{Issuer, Row, Version};
+use gangline_accounting::focus::{Issuer, Row, Used, Version};
 use gangline_api as api;
 use gangline_base::{Day, Money, Timestamp};
 
@@ -60,12 +60,12 @@ pub(super) fn run(client: &Client, args: &ExportArgs) -> Result<(), Failure> {
         let (from, to) = (args.period.from.max(at(day * DAY)), to.min(at((day + 1) * DAY)));
         let usage: api::CostUsage = client.get(&format!("/cost/usage?{}", query(from, Some(to))))?;
         for row in &usage.rows {
-            let line = &row.line;
-            unpriced += line.unpriced_gpu_seconds;
+            unpriced += row.line.unpriced_gpu_seconds;
             // FOCUS has no word for a cost that isn't known, and zero would be wrong.
-            let Some(price) = row.price_nano_dollars_per_hour else { continue };
-            out.write_all(focus(row, price, day)?.csv(&issuer).as_bytes())?;
-            rows += 1;
+            if let Some(row) = focus(row, day)? {
+                out.write_all(row.csv(&issuer).as_bytes())?;
+                rows += 1;
+            }
         }
     }
     out.flush()?;
@@ -87,21 +87,30 @@ fn open(args: &ExportArgs) -> Result<Box<dyn Write>, Failure> {
     Ok(Box::new(BufWriter::new(file)))
 }
 
-fn focus(row: &api::CostUsageRow, price: i64, day: u64) -> Result<Row, Failure> {
+/// Returns the row in FOCUS's words, if it has a price.
+fn focus(row: &api::CostUsageRow, day: u64) -> Result<Option<Row>, Failure> {
     let wrong = || Failure::local("the control plane sent a time that isn't one", "is it of another version?");
-    let nanos = row.line.exact_gpu_seconds.replace('.', "").parse().map_err(|_| wrong())?;
+    let nanos = |exact: &str| exact.replace('.', "").parse::<i128>().map_err(|_| wrong());
+    let (used, price) = match (&row.line.exact_byte_seconds, &row.storage_price, row.price_nano_dollars_per_hour) {
+        (Some(exact), Some(price), _) => {
+            (Used::Storage { nanos: nanos(exact)?, unit: price.unit.clone() }, price.nano_dollars)
+        }
+        (None, _, Some(price)) => {
+            let (nanos, accelerator) = (nanos(&row.line.exact_gpu_seconds)?, row.accelerator.clone());
+            (Used::Devices { nanos, accelerator, is_unheld: row.job.is_none() }, price)
+        }
+        _ => return Ok(None),
+    };
     let tag = |key, value: &Option<String>| value.clone().map(|value| (key, value));
     let tags = [tag("job", &row.job), tag("name", &row.name), tag("user", &row.user), tag("queue", &row.queue)];
-    Ok(Row {
+    Ok(Some(Row {
         day: Day::from_days_since_epoch(i64::try_from(day).unwrap_or(i64::MAX)),
-        node: row.node.clone(),
-        accelerator: row.accelerator.clone(),
+        resource: row.node.clone(),
         line: row.line.line.clone(),
-        is_unheld: row.job.is_none(),
-        nanos,
+        used,
         price: Money::from_nano_dollars(price),
         cost: Money::from_nano_dollars(row.line.cost_nano_dollars),
         tags: tags.into_iter().flatten().collect(),
         is_estimated: row.is_estimated,
-    })
+    }))
 }

@@ -50,6 +50,12 @@ pub(super) fn run(client: &Client, args: &ReportArgs, is_json: bool) -> Result<(
     }
     output::print(&text(&report))?;
     tell_unpriced(report.total.unpriced_gpu_seconds);
+    if report.total.unpriced_gib_hours > 0.0 {
+        let stored = stored(report.total.unpriced_gib_hours);
+        output::tell(&format!(
+            "not priced: {stored} of stored data; give prices in [[storage.price]] of the configuration"
+        ));
+    }
     Ok(())
 }
 
@@ -61,7 +67,7 @@ pub(crate) fn bill(client: &Client, grouped: &str) -> Result<String, Failure> {
 
 fn text(report: &api::CostReport) -> String {
     let heading = report.by.to_uppercase();
-    let headings = [heading.as_str(), ">JOBS", ">DEVICE TIME", ">USEFUL", ">COST", ">SHARE"];
+    let headings = [heading.as_str(), ">JOBS", ">DEVICE TIME", ">USEFUL", ">STORED", ">COST", ">SHARE"];
     let total = &report.total;
     let rows = report.groups.iter().chain([total]).map(|group| row(group, total)).collect();
     let shared = if report.idle == "shared" {
@@ -85,22 +91,32 @@ fn row(group: &api::CostGroup, total: &api::CostGroup) -> Vec<String> {
         percent(group.gpu_seconds, total.gpu_seconds)
     };
     let jobs = if group.jobs == 0 { "-".to_owned() } else { group.jobs.to_string() };
-    vec![group.name.clone(), jobs, device_time(group.gpu_seconds), useful, group.cost.clone(), share]
+    let (time, stored) = (device_time(group.gpu_seconds), stored(group.gib_hours));
+    vec![group.name.clone(), jobs, time, useful, stored, group.cost.clone(), share]
+}
+
+/// Formats stored data over time.
+fn stored(gib_hours: f64) -> String {
+    match gib_hours {
+        none if none <= 0.0 => "-".to_owned(),
+        few if few < 1.0 => format!("{:.1} MiB-h", few * 1_024.0),
+        many => format!("{many:.1} GiB-h"),
+    }
 }
 
 /// Formats the lines of a group, which sum to it.
 pub(super) fn lines(group: &api::CostGroup) -> String {
     let row = |line: &api::CostLine| {
         let money = Money::from_nano_dollars(line.cost_nano_dollars).to_string();
-        let is_unpriced = line.unpriced_gpu_seconds > 0.0 && line.cost_nano_dollars == 0;
-        vec![
-            line.line.clone(),
-            device_time(line.gpu_seconds),
-            percent(line.gpu_seconds, group.gpu_seconds),
-            if is_unpriced { "not priced".to_owned() } else { money },
-        ]
+        let unpriced = line.unpriced_gpu_seconds + line.unpriced_gib_hours.unwrap_or(0.0);
+        let is_unpriced = unpriced > 0.0 && line.cost_nano_dollars == 0;
+        let (amount, share) = match line.gib_hours {
+            Some(gib_hours) => (stored(gib_hours), "-".to_owned()),
+            None => (device_time(line.gpu_seconds), percent(line.gpu_seconds, group.gpu_seconds)),
+        };
+        vec![line.line.clone(), amount, share, if is_unpriced { "not priced".to_owned() } else { money }]
     };
-    output::table(&["LINE", ">DEVICE TIME", ">OF ALL", ">COST"], group.lines.iter().map(row).collect())
+    output::table(&["LINE", ">AMOUNT", ">OF ALL DEVICE TIME", ">COST"], group.lines.iter().map(row).collect())
 }
 
 /// Says that the bill is whole, or what is missing.

@@ -41,6 +41,8 @@ pub(crate) struct DemoArgs {
 
 /// Number of slots of the demo's node: fewer than its jobs request.
 const SLOTS: u32 = 2;
+/// The price of a GiB of storage for a month that the demo assumes, in US dollars.
+const STORAGE_PRICE: &str = "0.10";
 
 /// One of the demo's jobs.
 struct DemoJob {
@@ -65,7 +67,8 @@ pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<(), Failure> {
         Kind::Slurm => Some(slurm::start(&temporary.path().join("slurm"))?),
     };
     let kind = if slurm.is_some() { "cpu".to_owned() } else { accelerator_kind() };
-    let running = up::start(&folder, &up_args(args, &kind, slurm.as_ref()))?;
+    let config = configuration(&folder, temporary.path())?;
+    let running = up::start(&folder, &UpArgs { config, ..up_args(args, &kind, slurm.as_ref()) })?;
     let client = Client::of_folder(&folder, Secrets::open(&folder)?.user_token())?;
     output::tell(&format!("control plane at {} (data folder {})", running.url, folder.display()));
     running.tell_page()?;
@@ -100,6 +103,19 @@ fn accelerator_kind() -> String {
         JOBS.iter().map(|job| job.slots).sum::<u32>()
     ));
     kind
+}
+
+/// Returns a configuration with a price of storage, unless the data folder has one of its own.
+fn configuration(folder: &Path, temporary: &Path) -> Result<Option<PathBuf>, Failure> {
+    if folder.join("gangline.toml").exists() {
+        return Ok(None);
+    }
+    let file = temporary.join("demo.toml");
+    let text = format!(
+        "[storage]\nmeasure_every = \"2s\"\n[[storage.price]]\npath = \"/\"\nusd_per_gib_month = \"{STORAGE_PRICE}\"\n"
+    );
+    std::fs::write(&file, text)?;
+    Ok(Some(file))
 }
 
 fn up_args(args: &DemoArgs, kind: &str, slurm: Option<&PrivateSlurm>) -> UpArgs {
@@ -149,7 +165,8 @@ fn train(client: &Client, args: &DemoArgs, folder: &Path, kind: &str) -> Result<
     output::say("The bill of the demo, by job:\n")?;
     output::say(&cost::bill(client, "by=job")?)?;
     output::say(&format!(
-        "Times, steps and losses are measured; costs are measured slot-seconds at an assumed ${} a slot-hour.",
+        "Times, steps and losses are measured; costs are measured slot-seconds at an assumed ${} a slot-hour, and \
+         measured bytes on the disk at an assumed ${STORAGE_PRICE} a GiB and month.",
         args.price
     ))?;
     Ok(jobs)

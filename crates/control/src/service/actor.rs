@@ -178,6 +178,7 @@ impl Actor {
             Request::Surveyed { survey } => self.surveyed(now, survey, batch),
             // Whoever asked may have stopped.
             Request::CodeInUse { reply } => drop(reply.send(self.code_in_use())),
+            Request::Note { notes, reply } => self.note(now, (notes, reply), batch),
             Request::Remove { removals, reply } => self.remove(removals, reply, batch),
             Request::DryRun { spec, reply } => Self::answer_query(batch, reply, self.dry_run(now, &spec)),
             Request::Explain { job, reply } => Self::answer_query(batch, reply, self.explain(now, job)),
@@ -308,7 +309,7 @@ impl Actor {
             sweeps: &rows.sweeps,
             jobs: &jobs,
             ledger: &rows.ledger,
-            capacities: &rows.capacities,
+            noted: &rows.noted,
             answers: &rows.answers,
             removals: &rows.removals,
             samples: &rows.samples,

@@ -57,7 +57,7 @@ pub(super) struct Found {
     /// Jobs with a damaged row, in the job table or in the ledger.
     jobs: Vec<JobId>,
     samples: u64,
-    /// Accounts of jobs, and changes of what nodes offer.
+    /// Accounts of jobs, and notes of what nodes offer and of what is stored.
     bills: u64,
     answers: u64,
     /// SQLite's verdict on the file, if it isn't sound.
@@ -183,6 +183,13 @@ pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
     let mut after = Some((String::new(), 0));
     while let Some(at) = after {
         let slice = reader.audit_capacities(&at, ACCOUNTS);
+        after = slice.as_ref().ok().and_then(|slice| slice.next.clone());
+        found.bills += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
+        rest().then_some(())?;
+    }
+    let mut after = Some((String::new(), 0));
+    while let Some(at) = after {
+        let slice = reader.audit_storage(&at, ACCOUNTS);
         after = slice.as_ref().ok().and_then(|slice| slice.next.clone());
         found.bills += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
         rest().then_some(())?;

@@ -11,7 +11,7 @@ use gangline_orchestration::Entry;
 
 use super::Error;
 use crate::delivery::Delivery;
-use gangline_store::codec::{CapacityChanged, ClosedAttempt, encode_entry, encode_event};
+use gangline_store::codec::{ClosedAttempt, Noted, encode_entry, encode_event};
 use gangline_store::db;
 use gangline_store::model::{KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
 
@@ -55,9 +55,9 @@ impl Batch {
         closed.encode().into_iter().for_each(|body| self.push_body(at, body));
     }
 
-    /// Adds the journal record of a change of capacity.
-    pub(super) fn push_capacity(&mut self, at: Timestamp, changed: &CapacityChanged) {
-        self.push_body(at, changed.encode());
+    /// Adds the journal record of a note for bills.
+    pub(super) fn push_noted(&mut self, at: Timestamp, noted: &Noted) {
+        self.push_body(at, noted.encode());
     }
 
     fn push_body(&mut self, at: Timestamp, body: Vec<u8>) {
@@ -85,7 +85,8 @@ pub(super) struct Rows {
     pub(super) sweeps: Vec<Arc<SweepRecord>>,
     pub(super) samples: Vec<SampleRow>,
     pub(super) ledger: Vec<(String, LedgerEntry)>,
-    pub(super) capacities: Vec<(Timestamp, CapacityChanged)>,
+    /// Notes for bills.
+    pub(super) noted: Vec<(Timestamp, Noted)>,
     /// The number of the first sample of each share that isn't durable yet and so must not be acknowledged,
     /// by job, attempt and node.
     pub(super) unsaved: BTreeMap<(JobId, u32, usize), u64>,
@@ -103,7 +104,7 @@ impl Rows {
             && self.sweeps.is_empty()
             && self.samples.is_empty()
             && self.ledger.is_empty()
-            && self.capacities.is_empty()
+            && self.noted.is_empty()
             && self.answers.is_empty()
             && self.repairs.is_empty()
             && self.removals.is_empty()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gangline_accounting::bill::{Capacity, NodeState};
 use gangline_base::{Money, NodeName, Timestamp};
 use gangline_orchestration::{Event, Node, NodeStatus};
-use gangline_store::codec::CapacityChanged;
+use gangline_store::codec::{CapacityChanged, Noted};
 use gangline_store::db;
 use gangline_store::ports::Queries as _;
 
@@ -65,15 +65,16 @@ impl Actor {
         self.capacities.looked_at = Some(now);
         let configured = self.options.nodes.iter().map(|config| (&config.name, config.price_per_hour));
         let prices: BTreeMap<&NodeName, Option<Money>> = configured.collect();
-        for node in self.engine.cluster().nodes() {
-            let capacity = capacity_of(node, prices.get(&node.spec.name).copied().flatten());
-            let name = &node.spec.name;
-            if self.capacities.noted.get(name) != Some(&capacity) {
-                let changed = CapacityChanged::of(name.as_str(), &capacity);
-                batch.push_capacity(now, &changed);
-                self.rows.capacities.push((now, changed));
-                self.capacities.noted.insert(name.clone(), capacity);
-            }
+        let offered = self.engine.cluster().nodes().map(|node| {
+            let name = node.spec.name.clone();
+            let price = prices.get(&name).copied().flatten();
+            (name, capacity_of(node, price))
+        });
+        let changed = offered.filter(|(name, capacity)| self.capacities.noted.get(name) != Some(capacity));
+        for (name, capacity) in changed.collect::<Vec<_>>() {
+            let changed = CapacityChanged::of(name.as_str(), &capacity);
+            self.note_for_bills(now, Noted::Capacity(changed), batch);
+            self.capacities.noted.insert(name, capacity);
         }
     }
 }

@@ -15,6 +15,7 @@ use super::housekeeping::Kept;
 use super::known::KnownKeys;
 use super::launch::LaunchOutcome;
 use super::looks::{Found, ShareKey};
+use gangline_store::codec::Noted;
 use gangline_store::model::{Removal, RequestKey};
 
 /// The longest time that a caller waits for an answer.
@@ -218,6 +219,11 @@ pub(super) enum Request {
     /// Which copies of code live jobs need.
     CodeInUse {
         reply: SyncSender<CodeInUse>,
+    },
+    /// Journals notes for bills; the answer says whether they are durable.
+    Note {
+        notes: Vec<Noted>,
+        reply: SyncSender<bool>,
     },
     /// Removes old rows; the answer says whether the removal is durable.
     Remove {

@@ -36,6 +36,7 @@ mod retention;
 mod runtime;
 mod slowness;
 mod start;
+mod storage;
 mod survey;
 mod sweeps;
 #[cfg(test)]
@@ -53,7 +54,7 @@ use gangline_base::{Money, Submitter, Timestamp};
 use gangline_execution::launcher::Launcher;
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::{Configuration, Limits};
-use gangline_specs::config::{NodeConfig, Retention};
+use gangline_specs::config::{NodeConfig, Retention, Storage};
 
 pub use handle::{DrainWish, Error, Handle, Resumption};
 pub use heal::OnJournalFailure;
@@ -84,6 +85,8 @@ pub struct Options {
     pub limits: Limits,
     /// The retention policy: which data is removed, and after how long.
     pub retention: Retention,
+    /// What stored data costs.
+    pub storage: Storage,
     /// Starts supervisors.
     pub launcher: Arc<dyn Launcher>,
     /// Returns the wall-clock time.

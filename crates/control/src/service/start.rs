@@ -23,6 +23,7 @@ use super::housekeeping;
 use super::looks;
 use super::retention::{self, Sweeper};
 use super::runtime::Runtimes;
+use super::storage::Meter;
 use super::survey::{self, Surveyed};
 use super::troubles::Troubles;
 use super::{Options, REQUESTS_MAX, launch};
@@ -80,6 +81,8 @@ pub struct Service {
     surveying: Option<Sender<()>>,
     /// Stops the retention thread when dropped.
     sweeping: Sender<()>,
+    /// Stops the thread that measures storage when dropped.
+    metering: Sender<()>,
     /// Stops the auditing thread when dropped.
     auditing: Sender<()>,
 }
@@ -115,6 +118,7 @@ impl Service {
         let surveying = surveys.then(|| survey(surveyed)).transpose().map_err(StartError::Thread)?;
         looks::start(&launcher, to_look, &requests).map_err(StartError::Thread)?;
         let sweeping = sweep(&actor, &requests).map_err(StartError::Thread)?;
+        let metering = meter(&actor, &requests).map_err(StartError::Thread)?;
         let service = requests.clone();
         let data = actor.options.folder.clone();
         let launch = move || launch::run(&data, &launcher, &gangs, &service);
@@ -132,7 +136,7 @@ impl Service {
         };
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
         let handle = Handle { requests, known, key: None, by: Principal::Service };
-        Ok(Service { handle, views, thread, failure, launching, housekeeping, surveying, sweeping, auditing })
+        Ok(Service { handle, views, thread, failure, launching, housekeeping, surveying, sweeping, metering, auditing })
     }
 
     /// Reports whether the service's thread is alive. If it isn't, no request is answered any more.
@@ -166,7 +170,7 @@ impl Service {
         let _ = self.handle.requests.send(Request::Stop);
         // These threads have nothing to finish and may hang on an unresponsive system: they are told to stop,
         // not joined.
-        drop((self.surveying, self.sweeping, self.auditing));
+        drop((self.surveying, self.sweeping, self.metering, self.auditing));
         if self.thread.join().is_err() {
             warn!("the control plane's thread had panicked");
         }
@@ -196,6 +200,15 @@ fn sweep(actor: &Actor, requests: &SyncSender<Request>) -> std::io::Result<Sende
     let (times, requests) = ((*clock, actor.last_seen), requests.clone());
     let run = move || retention::run(sweeper, times, requests, stop);
     Builder::new().name("retention".to_owned()).spawn(run).map(|_| stopper)
+}
+
+/// Starts the thread that measures storage, which runs until the returned sender is dropped.
+fn meter(actor: &Actor, requests: &SyncSender<Request>) -> std::io::Result<Sender<()>> {
+    let Options { folder, journal_folder, storage, .. } = &actor.options;
+    let meter = Meter::new((folder.clone(), journal_folder.clone()), storage.clone(), actor.journal.reader());
+    let (stopper, stop) = channel();
+    let requests = requests.clone();
+    Builder::new().name("storage".to_owned()).spawn(move || meter.run(&requests, &stop)).map(|_| stopper)
 }
 
 /// Returns the rows to remove from read models that are ahead of a damaged journal.

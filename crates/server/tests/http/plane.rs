@@ -144,6 +144,7 @@ fn options(
         sharing: gangline_orchestration::Configuration::default(),
         limits,
         retention: gangline_specs::config::Retention::DEFAULT,
+        storage: gangline_specs::config::Storage::default(),
         launcher: Arc::new(Telling(Mutex::new(launches))),
         clock: now,
         user: Submitter("ada".to_owned()),

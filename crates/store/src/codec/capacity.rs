@@ -92,7 +92,7 @@ fn is_zero(number: &u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::{Recorded, decode_entry};
+    use crate::codec::{Noted, Recorded, decode_entry};
 
     /// Proves A-9: every later version reads what this version wrote.
     #[test]
@@ -108,8 +108,10 @@ mod tests {
         assert_eq!(changed.capacity(), capacity);
         let written = r#"{"v":4,"body":{"capacity_changed":{"node":"n1","state":"draining","accelerator":"H100","devices":8,"others":2,"price":2500000000}}}"#;
         assert_eq!(String::from_utf8_lossy(&changed.encode()), written);
-        assert!(matches!(decode_entry(written.as_bytes()), Ok(Recorded::Capacity(read)) if *read == changed));
+        assert!(
+            matches!(decode_entry(written.as_bytes()), Ok(Recorded::Noted(read)) if *read == Noted::Capacity(changed.clone()))
+        );
         let less = CapacityChanged { others: 0, price: None, ..changed };
-        assert!(matches!(decode_entry(&less.encode()), Ok(Recorded::Capacity(read)) if *read == less));
+        assert!(matches!(decode_entry(&less.encode()), Ok(Recorded::Noted(read)) if *read == Noted::Capacity(less)));
     }
 }

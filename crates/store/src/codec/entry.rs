@@ -16,11 +16,13 @@ use super::capacity::CapacityChanged;
 use super::change::{ChangeV1, DependencyV1};
 use super::claim::ClaimDecisionV1;
 use super::closed::ClosedAttempt;
+use super::noted::Noted;
 use super::place::PlaceV1;
 use super::remedy::RemedyV1;
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
 use super::standing::OutsideV1;
+use super::storage::StorageMeasured;
 use super::sweep::{MetricV1, MissedV1, SweepSpecV1};
 use super::topology::{LayoutV1, LocationV1};
 use super::{Error, VERSION, VERSION_SHARED, decode, encode};
@@ -116,6 +118,7 @@ pub(super) enum EntryV1 {
     },
     AttemptClosed(Box<ClosedAttempt>),
     CapacityChanged(Box<CapacityChanged>),
+    StorageMeasured(Box<StorageMeasured>),
 }
 
 /// The content of a journal record.
@@ -125,8 +128,8 @@ pub enum Recorded {
     Engine(Box<Entry>),
     /// The result of an attempt, stored with the decision that ended it.
     Closed(Box<ClosedAttempt>),
-    /// What a node offers from here on.
-    Capacity(Box<CapacityChanged>),
+    /// What bills are made of beside the ledger.
+    Noted(Box<Noted>),
 }
 
 impl Recorded {
@@ -135,7 +138,7 @@ impl Recorded {
     pub fn engine(self) -> Option<Entry> {
         match self {
             Recorded::Engine(entry) => Some(*entry),
-            Recorded::Closed(_) | Recorded::Capacity(_) => None,
+            Recorded::Closed(_) | Recorded::Noted(_) => None,
         }
     }
 }
@@ -277,7 +280,8 @@ pub(super) fn version_of(event: &Event) -> u32 {
 pub fn decode_entry(body: &[u8]) -> Result<Recorded, Error> {
     match decode(body)? {
         EntryV1::AttemptClosed(closed) => Ok(Recorded::Closed(closed)),
-        EntryV1::CapacityChanged(changed) => Ok(Recorded::Capacity(changed)),
+        EntryV1::CapacityChanged(changed) => Ok(Recorded::Noted(Box::new(Noted::Capacity(*changed)))),
+        EntryV1::StorageMeasured(measured) => Ok(Recorded::Noted(Box::new(Noted::Storage(*measured)))),
         entry => Ok(Recorded::Engine(Box::new(entry_from_disk(entry)?))),
     }
 }
@@ -364,7 +368,7 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
             return Ok(Entry::Decision(Decision::Requeue { job, attempt, not_before, reason }));
         }
         EntryV1::End { job, fate } => return Ok(Entry::Decision(Decision::End { job, fate: fate.into() })),
-        EntryV1::AttemptClosed(_) | EntryV1::CapacityChanged(_) => {
+        EntryV1::AttemptClosed(_) | EntryV1::CapacityChanged(_) | EntryV1::StorageMeasured(_) => {
             return Err(Error::Impossible("entry of the engine"));
         }
     };

@@ -1,12 +1,13 @@
 //! The journal's encoding: engine entries and snapshots as they are stored on disk.
 //!
-//! Every body is JSON `{"v":1,...}`. Four versions exist:
+//! Every body is JSON `{"v":1,...}`. Five versions exist:
 //! - Version 1 is the default.
 //! - Version 2 is version 1 with one specification shared by all jobs of a sweep. Only a body with such a
 //!   sweep is marked 2, so an older gangline reads all other bodies and names the version that it can't read.
 //! - Version 3 is the result of an attempt ([`ClosedAttempt`]), which belongs to the control plane rather
 //!   than to the engine.
 //! - Version 4 is a change of what a node offers ([`CapacityChanged`]), which is the control plane's as well.
+//! - Version 5 is how much data a folder holds ([`StorageMeasured`]), which is the control plane's too.
 //!
 //! These types mirror the engine's and don't have to change with them: a new version adds a type and a
 //! conversion, and old records stay readable. Field names are part of the format.
@@ -18,6 +19,7 @@ mod closed;
 mod container;
 mod entry;
 mod history;
+mod noted;
 mod notify;
 mod pace;
 mod place;
@@ -28,6 +30,7 @@ mod snapshot;
 mod spares;
 mod spec;
 mod standing;
+mod storage;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -39,9 +42,11 @@ use serde::{Deserialize, Serialize};
 pub use capacity::{CapacityChanged, NodeStateV1};
 pub use closed::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
 pub use entry::{Recorded, decode_entry, encode_entry};
+pub use noted::Noted;
 pub use principal::{encode_event, principal_of};
 pub use snapshot::{decode_snapshot, encode_snapshot};
 pub use spec::{PinV1, SpecV1, hang_timeout_ms};
+pub use storage::{StorageClassV1, StorageMeasured, StorageOwner, StoragePriceV1};
 
 /// The version of most bodies.
 const VERSION: u32 = 1;
@@ -49,8 +54,10 @@ const VERSION: u32 = 1;
 const VERSION_SHARED: u32 = 2;
 /// The version of an attempt's result.
 const VERSION_CLOSED: u32 = 3;
-/// The version of a change of capacity, and the newest version that can be read.
+/// The version of a change of capacity.
 const VERSION_CAPACITY: u32 = 4;
+/// The version of a measurement of stored data, and the newest version that can be read.
+const VERSION_STORAGE: u32 = 5;
 
 /// A body with its version.
 #[derive(Serialize, Deserialize)]
@@ -70,7 +77,7 @@ pub enum Error {
     #[error("a journal body is not readable")]
     Malformed(#[from] serde_json::Error),
     /// A newer Gangline wrote the body.
-    #[error("a journal body has version {found}, this gangline reads up to {VERSION_CAPACITY}")]
+    #[error("a journal body has version {found}, this gangline reads up to {VERSION_STORAGE}")]
     Newer {
         /// The body's version.
         found: u32,
@@ -95,7 +102,7 @@ fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Error> {
         v: u32,
     }
     let found = serde_json::from_slice::<OnlyVersion>(bytes)?.v;
-    if found > VERSION_CAPACITY {
+    if found > VERSION_STORAGE {
         return Err(Error::Newer { found });
     }
     if found == 0 {

@@ -20,7 +20,7 @@ const BEFORE: &str = "journal.sqlite.before-rebuild";
 /// Tables that aren't copied: the caller writes them.
 const WRITTEN: [&str; 6] = ["jobs", "sweeps", "ledger", "samples", "curves", "answers"];
 /// Tables that are copied as far as they can be read: nothing depends on the missing rows, or the caller writes them again.
-const DISPENSABLE: [&str; 4] = ["dropped", "snapshots", "accounts", "capacity"];
+const DISPENSABLE: [&str; 5] = ["dropped", "snapshots", "accounts", "capacity", "storage"];
 /// The most ranges tried before the rest is given up.
 const TRIES_MAX: u32 = 2_000;
 

@@ -19,6 +19,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0009_curves.sql"),
     include_str!("migrations/0010_unreported.sql"),
     include_str!("migrations/0011_accounts.sql"),
+    include_str!("migrations/0012_storage.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";

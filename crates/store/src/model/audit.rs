@@ -5,9 +5,9 @@ use rusqlite::{Row, Rows, Transaction, params};
 
 use super::account;
 use super::answers::is_intact;
-use super::capacity;
 use super::curve::{BLOCK_COLUMNS, read_block};
 use super::store::{from_sql, sample_sum, unless_damaged};
+use super::{capacity, storage};
 
 /// The result of checking a slice of a table.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Slice<K> {
 }
 
 /// The key of a change of what a node offers: its name, and the time in nanoseconds.
-pub(crate) type CapacityKey = (String, i64);
+pub(crate) type NotedKey = (String, i64);
 
 /// The key of a sample: job, attempt, node and number.
 pub(crate) type SampleKey = [i64; 4];
@@ -107,9 +107,9 @@ pub(crate) fn accounts_from(transaction: &Transaction<'_>, after: i64, count: u3
 /// Checks `count` rows of what nodes offered after a node and a time.
 pub(crate) fn capacities_from(
     transaction: &Transaction<'_>,
-    (node, at): &CapacityKey,
+    (node, at): &NotedKey,
     count: u32,
-) -> rusqlite::Result<Slice<CapacityKey>> {
+) -> rusqlite::Result<Slice<NotedKey>> {
     let sql = format!(
         "SELECT {} FROM capacity WHERE (node, from_unix_nanos) > (?1, ?2) ORDER BY node, from_unix_nanos LIMIT ?3",
         capacity::COLUMNS
@@ -117,6 +117,23 @@ pub(crate) fn capacities_from(
     let mut statement = transaction.prepare_cached(&sql)?;
     slice_of(statement.query(params![node, at, count])?, count, |row| {
         let is_damaged = unless_damaged(capacity::read(row))?.is_none();
+        Ok(((row.get(0)?, row.get(1)?), u64::from(is_damaged)))
+    })
+}
+
+/// Checks `count` rows of what folders hold after a folder and a time.
+pub(crate) fn storage_from(
+    transaction: &Transaction<'_>,
+    (folder, at): &NotedKey,
+    count: u32,
+) -> rusqlite::Result<Slice<NotedKey>> {
+    let sql = format!(
+        "SELECT {} FROM storage WHERE (folder, from_unix_nanos) > (?1, ?2) ORDER BY folder, from_unix_nanos LIMIT ?3",
+        storage::COLUMNS
+    );
+    let mut statement = transaction.prepare_cached(&sql)?;
+    slice_of(statement.query(params![folder, at, count])?, count, |row| {
+        let is_damaged = unless_damaged(storage::read(row))?.is_none();
         Ok(((row.get(0)?, row.get(1)?), u64::from(is_damaged)))
     })
 }

@@ -10,7 +10,7 @@ use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 
 use super::record::JobRecord;
 use super::sweep::SweepRecord;
-use crate::codec::{CapacityChanged, ClosedAttempt, Recorded};
+use crate::codec::{ClosedAttempt, Noted, Recorded};
 
 /// Applies records in order.
 pub(crate) struct Remake {
@@ -39,8 +39,8 @@ pub(crate) enum Made {
     Job(Box<Remade>),
     /// A sweep.
     Sweep(Arc<SweepRecord>),
-    /// What a node offers from a time on.
-    Capacity(Timestamp, Box<CapacityChanged>),
+    /// What bills are made of beside the ledger, from a time on.
+    Noted(Timestamp, Box<Noted>),
 }
 
 /// The engine's decisions on one event. As in the service, they are followed once all of them are applied.
@@ -67,7 +67,7 @@ impl Remake {
                 self.group.closed.entry((closed.job, closed.attempt)).or_default().push(*closed);
                 Ok(Vec::new())
             }
-            Recorded::Capacity(changed) => Ok(vec![Made::Capacity(at, changed)]),
+            Recorded::Noted(noted) => Ok(vec![Made::Noted(at, noted)]),
             Recorded::Engine(entry) => match *entry {
                 Entry::Event(event) => {
                     let mut made = self.follow_group();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gangline_accounting::LedgerEntry;
 use gangline_base::{JobId, Timestamp};
 
-use crate::codec::CapacityChanged;
+use crate::codec::Noted;
 use crate::db::{CommitInfo, Entry, Error, Sequence};
 use crate::model::{JobRecord, KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
 
@@ -33,8 +33,8 @@ pub struct Changes<'a> {
     pub jobs: &'a [&'a JobRecord],
     /// Bookings, each with the queue of its job. A booking of an attempt on a node is stored once.
     pub ledger: &'a [(String, LedgerEntry)],
-    /// What nodes offer, each from its time on.
-    pub capacities: &'a [(Timestamp, CapacityChanged)],
+    /// What bills are made of beside the ledger, each from its time on.
+    pub noted: &'a [(Timestamp, Noted)],
     /// Answers under idempotency keys.
     pub answers: &'a [(RequestKey, KeptAnswer)],
     /// Rows that retention removes.
@@ -53,7 +53,7 @@ impl Changes<'_> {
             sweeps: &[],
             jobs: &[],
             ledger: &[],
-            capacities: &[],
+            noted: &[],
             answers: &[],
             removals: &[],
             samples: &[],

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gangline_base::{JobId, SweepId, Timestamp};
 
-use crate::codec::CapacityChanged;
+use crate::codec::{CapacityChanged, StorageMeasured};
 use crate::db::{Error, Record, Sequence};
 use crate::model::{Booked, JobRecord, Kept, KeptAnswer, Listing, RequestKey, Standing, Usage, Wanted};
 
@@ -41,6 +41,15 @@ pub trait Queries {
     /// # Errors
     /// As [`Queries::job`].
     fn capacities(&self, period: (Timestamp, Timestamp)) -> Result<Vec<(Timestamp, CapacityChanged)>, Error>;
+    /// Passes the measurements of stored data that matter to a period to `each`, by folder and time: those in it, and each
+    /// folder's last one before.
+    fn storage(
+        &self,
+        period: (Timestamp, Timestamp),
+        each: &mut dyn FnMut(Timestamp, StorageMeasured),
+    ) -> Result<(), Error>;
+    /// Returns all measurements of one folder, by time.
+    fn storage_in(&self, folder: &str) -> Result<Vec<(Timestamp, StorageMeasured)>, Error>;
 
     /// Returns at most `count` wanted jobs before `before`, newest first. Where few are wanted, it may return none
     /// although there are more beyond ([`Listing::has_more`]).

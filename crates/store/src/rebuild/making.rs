@@ -8,13 +8,14 @@ use gangline_orchestration::Engine;
 use rusqlite::Transaction;
 
 use super::{Outcome, begin_after};
-use crate::codec::{CapacityChanged, decode_entry};
+use crate::codec::{Noted, decode_entry};
 use crate::db::{self, Reader, Sequence};
 use crate::history::Error;
 use crate::model::{
     Account, JobRecord, LedgerRow, Made, Remade, Remake, SweepRecord, is_removed, known_jobs, read_job, read_stored,
-    read_sweep, stored_account, stored_capacity, stored_ledger, write_account, write_capacity, write_job, write_sweep,
+    read_sweep, stored_account, stored_capacity, stored_ledger, stored_storage, write_account, write_job, write_sweep,
 };
+use crate::sqlite::write_noted;
 
 /// Records read at once.
 const PAGE: u32 = 10_000;
@@ -27,8 +28,8 @@ pub(super) struct Making<'t> {
     pub(super) outcome: Outcome,
     seen: BTreeSet<JobId>,
     pub(super) known_from: JobId,
-    /// The last changes of what nodes offer, and their time.
-    capacities: (Timestamp, BTreeMap<String, CapacityChanged>),
+    /// The last notes for bills, by what they are of, and their time.
+    noted: (Timestamp, BTreeMap<String, Noted>),
     /// Makes only the rows of ended jobs; a start makes those of live ones.
     is_of_ended: bool,
 }
@@ -42,7 +43,7 @@ impl<'t> Making<'t> {
             outcome: Outcome::default(),
             seen: BTreeSet::new(),
             known_from: JobId(1),
-            capacities: Default::default(),
+            noted: Default::default(),
             is_of_ended: false,
         }
     }
@@ -87,7 +88,7 @@ impl<'t> Making<'t> {
         }
         let (engine, made) = remake.finish();
         self.take(made)?;
-        self.take_capacities()?;
+        self.take_noted()?;
         Ok((engine, after))
     }
 
@@ -99,7 +100,7 @@ impl<'t> Making<'t> {
                     self.take_job(*job)?;
                 }
                 Made::Sweep(sweep) => self.take_sweep(&sweep)?,
-                Made::Capacity(at, changed) => self.take_capacity(at, *changed)?,
+                Made::Noted(at, noted) => self.take_note(at, *noted)?,
             }
         }
         Ok(())
@@ -164,30 +165,39 @@ impl<'t> Making<'t> {
         self.put(|transaction| write_account(transaction, record))
     }
 
-    /// Compares what nodes offered from a time on, once all changes at that time are known: the last one of a node counts.
-    fn take_capacity(&mut self, at: Timestamp, changed: CapacityChanged) -> Result<(), Error> {
-        if self.capacities.0 != at {
-            self.take_capacities()?;
+    /// Compares notes for bills, once all notes at one time are known: the last one of a node or a folder counts.
+    fn take_note(&mut self, at: Timestamp, noted: Noted) -> Result<(), Error> {
+        if self.noted.0 != at {
+            self.take_noted()?;
         }
-        self.capacities.0 = at;
-        self.capacities.1.insert(changed.node.clone(), changed);
+        self.noted.0 = at;
+        self.noted.1.insert(noted.subject().to_owned(), noted);
         Ok(())
     }
 
-    fn take_capacities(&mut self) -> Result<(), Error> {
-        let (at, changes) = std::mem::take(&mut self.capacities);
-        changes.values().try_for_each(|changed| self.compare_capacity(at, changed))
+    fn take_noted(&mut self) -> Result<(), Error> {
+        let (at, notes) = std::mem::take(&mut self.noted);
+        notes.values().try_for_each(|noted| self.compare_note(at, noted))
     }
 
-    fn compare_capacity(&mut self, at: Timestamp, changed: &CapacityChanged) -> Result<(), Error> {
-        let stored = intact(self.reader.read(|transaction| stored_capacity(transaction, at, &changed.node)))?;
-        if stored.flatten().is_some_and(|stored| stored == *changed) {
-            self.outcome.capacities.same += 1;
+    fn compare_note(&mut self, at: Timestamp, noted: &Noted) -> Result<(), Error> {
+        let subject = noted.subject();
+        let stored = |transaction: &Transaction<'_>| match noted {
+            Noted::Capacity(_) => stored_capacity(transaction, at, subject).map(|found| found.map(Noted::Capacity)),
+            Noted::Storage(_) => stored_storage(transaction, at, subject).map(|found| found.map(Noted::Storage)),
+        };
+        let stored = intact(self.reader.read(stored))?;
+        if stored.flatten().is_some_and(|stored| stored == *noted) {
+            self.outcome.noted.same += 1;
         } else {
-            self.outcome.capacities.remade += 1;
-            self.outcome.tell(format!("what node {} offered is damaged or missing", changed.node));
+            self.outcome.noted.remade += 1;
+            let what = match noted {
+                Noted::Capacity(_) => format!("what node {subject} offered"),
+                Noted::Storage(_) => format!("what was stored in {subject}"),
+            };
+            self.outcome.tell(format!("{what} is damaged or missing"));
         }
-        self.put(|transaction| write_capacity(transaction, at, changed))
+        self.put(|transaction| write_noted(transaction, at, noted))
     }
 
     fn is_removed(&self, id: JobId) -> Result<bool, Error> {

@@ -21,6 +21,7 @@ mod retention;
 mod room;
 mod rows;
 mod started;
+mod stored;
 mod supervisor;
 mod survey;
 mod sweeps;

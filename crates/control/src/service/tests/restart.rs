@@ -173,7 +173,7 @@ fn a_body_of_a_newer_gangline_is_refused_and_named() {
     let mut world = World::new(&[("n1", 1)]);
     world.crash();
     let (mut journal, _) = db::Journal::open(world.folder.path(), db::Options::default()).expect("the folder opens");
-    let body = br#"{"v":5,"body":"time_flew"}"#.to_vec();
+    let body = br#"{"v":6,"body":"time_flew"}"#.to_vec();
     let entry = db::Entry { at: world.now, body };
     journal
         .commit(ports::Batch { records: &[entry], given_out: JobId(0), changes: ports::Changes::none() })
@@ -182,5 +182,5 @@ fn a_body_of_a_newer_gangline_is_refused_and_named() {
     let refused = world.open().expect_err("it can't be understood");
     let StartError::Body { sequence, source } = refused else { panic!("{refused:?}") };
     assert_eq!(sequence, 4);
-    assert_eq!(source.to_string(), "a journal body has version 5, this gangline reads up to 4");
+    assert_eq!(source.to_string(), "a journal body has version 6, this gangline reads up to 5");
 }

@@ -57,6 +57,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         sharing: gangline_orchestration::Configuration::default(),
         limits: gangline_orchestration::Limits::default(),
         retention: gangline_specs::config::Retention::DEFAULT,
+        storage: gangline_specs::config::Storage::default(),
         launcher: Arc::new(Telling { launches: Mutex::new(launches), presence: || Presence::Running }),
         clock: now,
         user: Submitter("ada".to_owned()),

@@ -196,6 +196,7 @@ impl World {
             sharing: self.sharing.clone(),
             limits: gangline_orchestration::Limits::default(),
             retention: gangline_specs::config::Retention::DEFAULT,
+            storage: gangline_specs::config::Storage::default(),
             launcher: self.machines.clone(),
             clock: || unreachable!("the tests say what time it is"),
             user: Submitter("ada".to_owned()),

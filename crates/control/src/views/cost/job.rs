@@ -21,8 +21,11 @@ impl Views {
         let Some((record, booked)) = self.reader.job(id)? else { return Ok(None) };
         let curve = self.reader.curve(id, POINTS)?;
         let tokens_per_step = curve.and_then(|curve| tokens_per_step(&curve.points));
-        let bill = attempts_of(&record, &booked, now);
-        let attempts = bill.groups.iter().map(|(number, group)| wire::group(number.to_string(), group)).collect();
+        let mut biller = attempts_of(&record, &booked, now);
+        self.keep_checkpoints(&record, &mut biller, now)?;
+        let bill = biller.finish(|_, _| None);
+        let attempts = bill.groups.iter().filter_map(|(number, group)| Some((number.as_ref()?, group)));
+        let attempts = attempts.map(|(number, group)| wire::group(number.to_string(), group)).collect();
         Ok(Some(of(&record, &bill.total(), attempts, tokens_per_step)))
     }
 }
@@ -33,9 +36,9 @@ fn of(
     attempts: Vec<gangline_api::CostGroup>,
     tokens_per_step: Option<f64>,
 ) -> JobCost {
-    let sum = total.sum(|_| true);
+    let devices = total.sum(Line::is_of_devices);
     // Without a price for all of its time, a cost for each step would be too low.
-    let cost = (sum.unpriced == 0 && sum.nanos > 0).then_some(sum.cost);
+    let cost = (devices.unpriced == 0 && devices.nanos > 0).then(|| total.sum(|_| true).cost);
     let per = |count: i128| cost.filter(|_| count > 0).and_then(|cost| i64::try_from(cost / count).ok());
     let steps = record.high_water_step;
     let tokens = tokens_per_step.map(|tokens| whole(tokens * as_float(steps)));

@@ -2,13 +2,14 @@
 
 mod budgets;
 mod job;
+mod storage;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use gangline_accounting::bill::{Bill, Biller, Held, Period};
+use gangline_accounting::bill::{Biller, Held, Period, StoragePrice};
 use gangline_api::{self as api, Time};
 use gangline_base::{Bucket, Buckets, GpuSeconds, JobId, Money, Timestamp};
 use gangline_store::codec::CapacityChanged;
@@ -77,9 +78,17 @@ enum Key {
 /// Which rows of an export are one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RowKey {
-    node: String,
+    /// The node, or the folder of stored data.
+    resource: String,
     job: Option<JobId>,
-    price: Option<Money>,
+    rate: Rate,
+}
+
+/// What a row is charged by; none if it has no price.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rate {
+    OfDevices(Option<Money>),
+    OfStorage(Option<StoragePrice>),
 }
 
 /// A booking, or what a running attempt would be booked as.
@@ -118,6 +127,7 @@ impl Views {
             let key = if by == By::Job { Key::OfJob(*job) } else { Key::Named(name.to_owned()) };
             biller.hold(key, &held(charge.usage));
         })?;
+        self.stored(period, |measured, time| biller.keep(storage::group_of(measured, by), time, &measured.stored()))?;
         let mut bill = biller.finish(|node, capacity| match by {
             By::Node => Key::Named(node.to_owned()),
             By::Accelerator => Key::Named(capacity.accelerator.0.clone()),
@@ -137,17 +147,23 @@ impl Views {
         self.charges(period, |charge| {
             let usage = charge.usage;
             let held = held(usage);
-            let key = RowKey { node: usage.booked.node.clone(), job: Some(usage.job), price: held.price };
-            if let Some(kind) = biller.accelerator(&key.node, held.from.max(period.from)) {
-                kinds.insert(key.node.clone(), kind.0.clone());
+            let node = usage.booked.node.clone();
+            let key = RowKey { resource: node, job: Some(usage.job), rate: Rate::OfDevices(held.price) };
+            if let Some(kind) = biller.accelerator(&key.resource, held.from.max(period.from)) {
+                kinds.insert(key.resource.clone(), kind.0.clone());
             }
-            jobs.insert(usage.job, (usage.queue.clone(), usage.account.clone(), charge.is_estimated));
+            jobs.entry(usage.job).or_insert_with(|| wire::Whose {
+                queue: usage.queue.clone(),
+                name_and_user: usage.account.as_ref().map(|account| (account.name.clone(), account.user.clone())),
+                is_running: charge.is_estimated,
+            });
             biller.hold(key, &held);
         })?;
+        self.stored(period, |measured, time| storage::add_row(measured, time, &mut biller, &mut jobs))?;
         let offered = std::cell::RefCell::new(kinds);
         let bill = biller.finish(|node, capacity| {
             offered.borrow_mut().insert(node.to_owned(), capacity.accelerator.0.clone());
-            RowKey { node: node.to_owned(), job: None, price: capacity.price }
+            RowKey { resource: node.to_owned(), job: None, rate: Rate::OfDevices(capacity.price) }
         });
         Ok(wire::usage(&bill, &jobs, &offered.into_inner()))
     }
@@ -259,16 +275,16 @@ fn held(usage: &Usage) -> Held<'_> {
     }
 }
 
-/// Returns the group of all time that is in `bill`, by attempt.
-fn attempts_of(record: &JobRecord, booked: &[Booked], now: Timestamp) -> Bill<u32> {
+/// Begins the bill of all attempts of a job until `now`; groups are the attempts.
+fn attempts_of(record: &JobRecord, booked: &[Booked], now: Timestamp) -> Biller<Option<u32>> {
     let all = Period { from: Timestamp::EPOCH, to: Timestamp::from_unix_nanos(u64::MAX) };
     let mut biller = Biller::new(all);
     let running = record.last_attempt().map(|attempt| accrued_until(record.id, attempt, now)).unwrap_or_default();
     let account = Arc::new(Account::of(record));
     for booked in booked.iter().cloned().chain(running.iter().map(Booked::of)) {
-        let (attempt, account) = (booked.attempt, Some(Arc::clone(&account)));
+        let (attempt, account) = (Some(booked.attempt), Some(Arc::clone(&account)));
         let usage = Usage { job: record.id, queue: record.queue.clone(), booked, account };
         biller.hold(attempt, &held(&usage));
     }
-    biller.finish(|_, _| 0)
+    biller
 }

@@ -1,17 +1,17 @@
 //! Converts bills into the API's types.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use gangline_accounting::bill::{Amount, Bill, Group, Line};
-use gangline_api::{CostGroup, CostLine, CostReport, CostUsage, CostUsageRow, Time};
+use gangline_accounting::bill::{Amount, Bill, Group, Line, StoragePrice};
+use gangline_api::{CostGroup, CostLine, CostReport, CostStoragePrice, CostUsage, CostUsageRow, Time};
 use gangline_base::{Bucket, JobId, Money};
-use gangline_store::model::Account;
 
-use super::{By, Key, RowKey};
+use super::{By, Key, Rate, RowKey};
 
 /// Nanoseconds per second.
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
+/// Bytes of a GiB.
+const GIB: u64 = 1 << 30;
 
 pub(super) fn report(bill: &Bill<Key>, by: By, is_shared: bool, estimated_jobs: usize) -> CostReport {
     let name = |key: &Key| match key {
@@ -39,17 +39,20 @@ pub(super) fn report(bill: &Bill<Key>, by: By, is_shared: bool, estimated_jobs: 
 }
 
 pub(super) fn group(name: String, group: &Group) -> CostGroup {
-    let total = group.sum(|_| true);
-    let held = group.sum(|line| !line.is_unheld()).nanos;
+    let (devices, storage) = (group.sum(Line::is_of_devices), group.sum(|line| !line.is_of_devices()));
+    let money = (devices + storage).money();
+    let held = group.sum(Line::is_held).nanos;
     let useful = group.sum(Line::is_useful).nanos;
     let is_known = useful > 0 || group.sum(|line| line == Line::Held(Bucket::Unreported)).nanos == 0;
     CostGroup {
         name,
         jobs: u64::try_from(group.jobs.len()).unwrap_or(u64::MAX),
-        gpu_seconds: seconds(total.nanos),
-        cost_nano_dollars: total.money().nano_dollars(),
-        cost: cost(&total),
-        unpriced_gpu_seconds: seconds(total.unpriced),
+        gpu_seconds: seconds(devices.nanos),
+        gib_hours: gib_hours(storage.nanos),
+        cost_nano_dollars: money.nano_dollars(),
+        cost: if is_unpriced(&devices) && is_unpriced(&storage) { "not priced".to_owned() } else { money.to_string() },
+        unpriced_gpu_seconds: seconds(devices.unpriced),
+        unpriced_gib_hours: gib_hours(storage.unpriced),
         useful_share: (held > 0 && is_known).then(|| seconds(useful) / seconds(held)),
         lines: lines(group).collect(),
     }
@@ -61,46 +64,74 @@ pub(super) fn lines(group: &Group) -> impl Iterator<Item = CostLine> + '_ {
 }
 
 fn line(line: Line, amount: &Amount) -> CostLine {
+    let (devices, bytes) = if line.is_of_devices() { (*amount, None) } else { (Amount::default(), Some(amount)) };
     CostLine {
         line: line.name().to_owned(),
-        gpu_seconds: seconds(amount.nanos),
-        exact_gpu_seconds: exact(amount.nanos),
+        gpu_seconds: seconds(devices.nanos),
+        exact_gpu_seconds: exact(devices.nanos),
+        gib_hours: bytes.map(|bytes| gib_hours(bytes.nanos)),
+        exact_byte_seconds: bytes.map(|bytes| exact(bytes.nanos)),
         cost_nano_dollars: amount.money().nano_dollars(),
-        unpriced_gpu_seconds: seconds(amount.unpriced),
+        unpriced_gpu_seconds: seconds(devices.unpriced),
+        unpriced_gib_hours: bytes.map(|bytes| gib_hours(bytes.unpriced)),
     }
 }
 
-/// Returns the cost as text; time without a price isn't free.
-fn cost(amount: &Amount) -> String {
-    if amount.unpriced > 0 && amount.unpriced == amount.nanos {
-        "not priced".to_owned()
-    } else {
-        amount.money().to_string()
-    }
+/// Reports whether none of the amount has a price; nothing at all has none either.
+fn is_unpriced(amount: &Amount) -> bool {
+    amount.unpriced == amount.nanos && amount.cost == 0
 }
 
-/// What is known of a job: its queue, its account, and whether it still runs.
-pub(super) type Jobs = BTreeMap<JobId, (String, Option<Arc<Account>>, bool)>;
+/// What an export says of a job.
+pub(super) struct Whose {
+    pub(super) queue: String,
+    /// Its name and its user, unless its record is lost.
+    pub(super) name_and_user: Option<(String, String)>,
+    pub(super) is_running: bool,
+}
+
+/// Whose the rows of an export are.
+pub(super) type Jobs = BTreeMap<JobId, Whose>;
 
 pub(super) fn usage(bill: &Bill<RowKey>, jobs: &Jobs, kinds: &BTreeMap<String, String>) -> CostUsage {
     let rows = bill.groups.iter().flat_map(|(key, group)| {
         lines(group).map(move |line| {
             let known = key.job.and_then(|job| jobs.get(&job));
-            let account = known.and_then(|(_, account, _)| account.as_ref());
+            let account = known.and_then(|whose| whose.name_and_user.as_ref());
             CostUsageRow {
                 job: key.job.as_ref().map(JobId::to_string),
-                name: account.map(|account| account.name.clone()),
-                user: account.map(|account| account.user.clone()),
-                queue: known.map(|(queue, ..)| queue.clone()),
-                node: key.node.clone(),
-                accelerator: kinds.get(&key.node).cloned(),
+                name: account.map(|(name, _)| name.clone()),
+                user: account.map(|(_, user)| user.clone()),
+                queue: known.map(|whose| whose.queue.clone()),
+                node: key.resource.clone(),
+                accelerator: kinds.get(&key.resource).cloned(),
                 line,
-                price_nano_dollars_per_hour: key.price.map(Money::nano_dollars),
-                is_estimated: known.is_some_and(|(_, _, is_running)| *is_running),
+                price_nano_dollars_per_hour: device_price(&key.rate).map(Money::nano_dollars),
+                storage_price: storage_price(&key.rate),
+                is_estimated: known.is_some_and(|whose| whose.is_running),
             }
         })
     });
     CostUsage { from: Time(bill.period.from), to: Time(bill.period.to), rows: rows.collect() }
+}
+
+const fn device_price(rate: &Rate) -> Option<Money> {
+    match rate {
+        Rate::OfDevices(price) => *price,
+        Rate::OfStorage(_) => None,
+    }
+}
+
+fn storage_price(rate: &Rate) -> Option<CostStoragePrice> {
+    let Rate::OfStorage(Some(StoragePrice { per_month, unit, .. })) = rate else { return None };
+    let unit = if unit.0 == GIB { "GiB-Months" } else { "GB-Months" };
+    Some(CostStoragePrice { nano_dollars: per_month.nano_dollars(), unit: unit.to_owned() })
+}
+
+/// Returns nanoseconds of a byte as hours of a GiB.
+#[expect(clippy::cast_precision_loss, reason = "the exact figure is beside it")]
+fn gib_hours(nanos: i128) -> f64 {
+    nanos as f64 / 3.6e12 / GIB as f64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "the exact figure is beside it")]

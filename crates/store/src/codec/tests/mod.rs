@@ -379,8 +379,8 @@ fn what_cannot_be_understood_is_refused_with_its_reason() {
         let refused = decode_entry(body.as_bytes()).expect_err("a refusal");
         assert_eq!(refused.to_string(), expected, "{body}");
     };
-    check(r#"{"v":5,"body":"time_passed"}"#, "a journal body has version 5, this gangline reads up to 4");
-    check(r#"{"v":9,"shape":"unknown"}"#, "a journal body has version 9, this gangline reads up to 4");
+    check(r#"{"v":6,"body":"time_passed"}"#, "a journal body has version 6, this gangline reads up to 5");
+    check(r#"{"v":9,"shape":"unknown"}"#, "a journal body has version 9, this gangline reads up to 5");
     check(r#"{"v":0,"body":"time_passed"}"#, "a journal body holds an impossible version");
     for malformed in ["", "[]", "{}", r#"{"v":1}"#, r#"{"v":-1,"body":"time_passed"}"#, r#"{"v":1,"body":"time_flew"}"#]
     {
@@ -390,8 +390,8 @@ fn what_cannot_be_understood_is_refused_with_its_reason() {
     let at = body.find("\"priority\":").expect("a priority is written") + "\"priority\":".len();
     let end = at + body[at..].find(',').expect("more follows");
     check(&format!("{}1001{}", &body[..at], &body[end..]), "a journal body holds an impossible priority");
-    let newer = decode_snapshot(br#"{"v":5,"body":{}}"#);
-    assert!(matches!(newer, Err(Error::Newer { found: 5 })));
+    let newer = decode_snapshot(br#"{"v":6,"body":{}}"#);
+    assert!(matches!(newer, Err(Error::Newer { found: 6 })));
 }
 
 #[test]
