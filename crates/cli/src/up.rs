@@ -162,7 +162,6 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let secrets = open_secrets(&folder)?;
     let Chosen { launcher, has_nodes } =
         launcher::choose(&folder, &config, path.as_deref(), &args.launcher, listening.address)?;
-    let survey = has_nodes.then_some(SurveyOptions { price_per_hour: price(args)? });
     let (nodes, sharing) = nodes_and_rules(&config, args, has_nodes)?;
     let journal_folder = journal_folder(&folder, &config, args)?;
     let names: Vec<String> = nodes.iter().map(|node| node.name.to_string()).collect();
@@ -174,7 +173,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         limits: config.limits,
         retention: config.retention,
         storage: config.storage.clone(),
-        survey,
+        survey: has_nodes.then_some(SurveyOptions { price_per_hour: price(args)? }),
         launcher,
         clock: output::now,
         user: Submitter(user_name()),
