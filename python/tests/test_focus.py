@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from decimal import Decimal
 
 import pytest
@@ -21,7 +22,11 @@ RENAMED = {"ProviderName", "PublisherName", "ServiceProviderName", "HostProvider
 
 @pytest.fixture
 def plane(tmp_path):
-    plane = Plane(tmp_path, ["a=cpu:2", "b=cpu:1"], "--price", "2.49")
+    config = tmp_path / "priced.toml"
+    config.write_text(
+        '[storage]\nmeasure_every = "1s"\n[[storage.price]]\npath = "/"\nusd_per_gib_month = "90"\n'
+    )
+    plane = Plane(tmp_path, ["a=cpu:2", "b=cpu:1"], "--price", "2.49", "--config", str(config))
     yield plane
     plane.close()
 
@@ -38,27 +43,52 @@ def validate(file):
     return subprocess.run([TOOLKIT, "validate", file], capture_output=True, text=True, timeout=120)
 
 
+def await_storage(plane):
+    for _ in range(100):
+        report = plane.ask("cost", "report", "--from", "1h")
+        if any(line["line"] == "storage_platform" for line in report["total"]["lines"]):
+            return
+        time.sleep(0.2)
+    raise AssertionError("storage was never measured")
+
+
 def test_an_export_is_valid_focus_and_sums_to_the_capacity(plane):
     good = plane.submit("good", 'resources: {accelerators: "cpu:2"}\nrun: sleep 1\n')
     bad = plane.submit(
         "bad", 'resources: {accelerators: "cpu:1"}\nrun: "sleep 1; exit 3"\nrecovery: {max_faults: 0}\n'
     )
     assert plane.ended(good)["state"] == "succeeded" and plane.ended(bad)["state"] == "failed"
+    await_storage(plane)
     file, rows = export(plane, "1.4")
     judged = validate(file)
     assert judged.returncode == 0 and "OK" in judged.stdout, judged.stdout + judged.stderr
 
     kinds = {row["x_CostKind"] for row in rows}
-    assert {"failed_run", "idle_spare", "unreported"} <= kinds
-    assert {row["CapacityReservationStatus"] for row in rows} == {"Used", "Unused"}
-    tags = [json.loads(row["Tags"]) for row in rows]
+    assert {"failed_run", "idle_spare", "unreported", "storage_platform"} <= kinds
+    stored = [row for row in rows if row["ServiceCategory"] == "Storage"]
+    devices = [row for row in rows if row["ServiceCategory"] == "Compute"]
+    assert len(stored) + len(devices) == len(rows)
+    assert {row["CapacityReservationStatus"] for row in devices} == {"Used", "Unused"}
+    assert all(row["ConsumedUnit"] == "GiB-Hours" and row["PricingUnit"] == "GiB-Months" for row in stored)
+    tags = [json.loads(row["Tags"]) for row in devices]
     assert {tag["job"] for tag in tags if tag} == {good, bad}
     for row in rows:
         exact = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
         assert abs(exact - Decimal(row["ListCost"])) < Decimal("1e-12"), row
     report = plane.ask("cost", "report", "--from", "2d")
-    exported = sum(Decimal(row["x_GpuSeconds"]) for row in rows)
+    exported = sum(Decimal(row["x_GpuSeconds"]) for row in devices)
     assert 0 < exported <= Decimal(report["capacity_seconds"]), "the report is later, and so has more"
+
+    # Our own bill is one of FOCUS too; the ledger has more by now, since nodes went on being offered.
+    beside = plane.ask("cost", "reconcile", "--tolerance", "100", str(file))
+    assert beside["billed_nano_dollars"] == sum(Decimal(row["BilledCost"]) for row in rows) * 10**9
+    assert {node["node"]: node["verdict"] for node in beside["nodes"]} == {"a": "matched", "b": "matched"}
+    for node in beside["nodes"]:
+        hours = sum(Decimal(row["ConsumedQuantity"]) for row in devices if row["ResourceId"] == node["node"])
+        assert abs(Decimal(node["billed_device_hours"]) - hours) < Decimal("1e-9")
+        assert node["by_time_nano_dollars"] <= 0 and abs(node["by_price_nano_dollars"]) < 1000, node
+    assert {other["service"] for other in beside["unmatched"]} == {"Storage of training data"}
+    assert beside["overlap_count"] == 0
 
     # The validator judges by 1.4: of a file of 1.2 it finds wrong only what 1.4 renamed.
     older, same = export(plane, "1.2")

@@ -1,5 +1,5 @@
 //! Accounting: prices, a ledger that books every GPU-second of an allocation into exactly one bucket, the bill of a
-//! period ([`bill`]), and why a job's time goes where it goes ([`attribution`]).
+//! period ([`bill`]), a provider's bill beside it ([`reconcile`]), and why a job's time goes where it goes ([`attribution`]).
 //!
 //! Pure: times are arguments. Device time and money are integers, so sums are exact in any order.
 
@@ -10,6 +10,7 @@ mod ledger;
 mod phase_clock;
 mod price_book;
 pub mod procurement;
+pub mod reconcile;
 
 pub use ledger::{Allocation, LedgerEntry, book};
 pub use phase_clock::PhaseClock;

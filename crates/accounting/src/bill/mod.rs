@@ -14,7 +14,7 @@ mod unused;
 
 pub use biller::{Bill, Biller, Group, Held};
 pub use line::{Amount, Line, Lines};
-pub use stored::{StorageClass, StoragePrice, Stored};
+pub use stored::{StorageClass, StorageRate, Stored};
 pub use unused::{Capacity, NodeState};
 
 use gangline_base::Timestamp;

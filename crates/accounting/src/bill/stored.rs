@@ -24,7 +24,7 @@ pub enum StorageClass {
 /// The price of storage. Providers differ in both units: Amazon S3 charges for GiB (which it calls GB) and for the hours of
 /// each month, others for 10^9 bytes or for months of 730 hours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StoragePrice {
+pub struct StorageRate {
     /// What `unit` costs for a month.
     pub per_month: Money,
     /// The unit: a GB or a GiB. Never 0.
@@ -33,7 +33,7 @@ pub struct StoragePrice {
     pub month_hours: u32,
 }
 
-impl StoragePrice {
+impl StorageRate {
     /// Returns what so many bytes cost for an hour, in pico-dollars, rounded down.
     #[must_use]
     pub fn pico_dollars_per_hour(&self, bytes: Bytes) -> i128 {
@@ -50,7 +50,7 @@ pub struct Stored {
     /// Its size on the disk.
     pub bytes: Bytes,
     /// The price, if it has one.
-    pub price: Option<StoragePrice>,
+    pub price: Option<StorageRate>,
 }
 
 impl Stored {
@@ -74,8 +74,8 @@ impl Stored {
 mod tests {
     use super::*;
 
-    fn price(per_month: &str, unit: u64, month_hours: u32) -> StoragePrice {
-        StoragePrice { per_month: per_month.parse().expect("a price"), unit: Bytes(unit), month_hours }
+    fn price(per_month: &str, unit: u64, month_hours: u32) -> StorageRate {
+        StorageRate { per_month: per_month.parse().expect("a price"), unit: Bytes(unit), month_hours }
     }
 
     fn hours(count: u64) -> Timestamp {

@@ -192,7 +192,7 @@ fn bill_of(world: &World, period: Period) -> Bill<Option<u64>> {
         biller.hold(Some(job), &Held { buckets: entry.buckets, price: Some(price(777)), ..of_job });
     }
     for hold in &world.holds {
-        let price = StoragePrice { per_month: price(13), unit: Bytes(1 << 30), month_hours: 730 };
+        let price = StorageRate { per_month: price(13), unit: Bytes(1 << 30), month_hours: 730 };
         let bytes = Bytes(hold.compute * 1_000 + 7);
         let stored = Stored { class: StorageClass::Checkpoints, bytes, price: Some(price).filter(|_| hold.has_failed) };
         biller.keep(None, (at(hold.span.0), at(hold.span.1)), &stored);

@@ -6,6 +6,8 @@ mod estimate;
 mod export;
 mod job;
 mod plan;
+mod provider;
+mod reconcile;
 mod report;
 
 #[cfg(feature = "demo")]
@@ -32,8 +34,10 @@ pub(crate) enum CostCommand {
     Diff(diff::DiffArgs),
     /// Say how far the configuration's budgets are spent, and how far they will be at the end of their period
     Budgets,
-    /// Write the device time of a period as FOCUS rows, the format of cloud bills
+    /// Write the bill of a period as FOCUS rows, the format of cloud bills
     Export(export::ExportArgs),
+    /// Compare a provider's bill with the ledger, node by node, and say what differs
+    Reconcile(reconcile::ReconcileArgs),
     /// Say how many devices to reserve, from the hours in which jobs held them and from prices
     Plan(plan::PlanArgs),
 }
@@ -70,6 +74,7 @@ pub(crate) fn run(global: &Global, command: &CostCommand) -> Result<(), Failure>
         CostCommand::Diff(args) => diff::run(&client()?, args, global.json),
         CostCommand::Budgets => budgets::run(&client()?, global.json),
         CostCommand::Export(args) => export::run(&client()?, args),
+        CostCommand::Reconcile(args) => reconcile::run(&client()?, args, global.json),
         CostCommand::Plan(args) => plan::run(global, args),
     }
 }

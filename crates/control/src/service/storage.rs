@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use gangline_accounting::bill::{StorageClass, StoragePrice};
+use gangline_accounting::bill::{StorageClass, StorageRate};
 use gangline_base::{JobId, Timestamp};
 use gangline_specs::config::{FolderPrice, Storage};
 use gangline_store::codec::{Noted, StorageMeasured, StorageOwner};
@@ -221,8 +221,8 @@ fn owner_of(record: &JobRecord) -> StorageOwner {
     StorageOwner { job: *id, name: name.clone(), user: submitter.clone(), queue: queue.clone() }
 }
 
-fn price_of(FolderPrice { per_month, unit, month_hours, .. }: &FolderPrice) -> StoragePrice {
-    StoragePrice { per_month: *per_month, unit: *unit, month_hours: *month_hours }
+fn price_of(FolderPrice { per_month, unit, month_hours, .. }: &FolderPrice) -> StorageRate {
+    StorageRate { per_month: *per_month, unit: *unit, month_hours: *month_hours }
 }
 
 /// Has the control thread note what was measured; the notes are durable when this returns.

@@ -46,7 +46,7 @@ pub use noted::Noted;
 pub use principal::{encode_event, principal_of};
 pub use snapshot::{decode_snapshot, encode_snapshot};
 pub use spec::{PinV1, SpecV1, hang_timeout_ms};
-pub use storage::{StorageClassV1, StorageMeasured, StorageOwner, StoragePriceV1};
+pub use storage::{StorageClassV1, StorageMeasured, StorageOwner, StorageRateV1};
 
 /// The version of most bodies.
 const VERSION: u32 = 1;

@@ -1,6 +1,6 @@
 //! How much data is stored somewhere from some time on, as stored on disk: measured by the control plane, which pays for it.
 
-use gangline_accounting::bill::{StorageClass, StoragePrice, Stored};
+use gangline_accounting::bill::{StorageClass, StorageRate, Stored};
 use gangline_base::{Bytes, JobId, Money};
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct StorageMeasured {
     pub owner: Option<StorageOwner>,
     /// The price, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub price: Option<StoragePriceV1>,
+    pub price: Option<StorageRateV1>,
 }
 
 /// Whom stored data is charged to.
@@ -48,9 +48,9 @@ pub enum StorageClassV1 {
     Platform,
 }
 
-/// A price of storage; see [`StoragePrice`].
+/// A price of storage; see [`StorageRate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoragePriceV1 {
+pub struct StorageRateV1 {
     /// What the unit costs for a month.
     pub per_month: Money,
     /// The unit.
@@ -69,9 +69,9 @@ impl From<StorageClass> for StorageClassV1 {
     }
 }
 
-impl From<StoragePrice> for StoragePriceV1 {
-    fn from(StoragePrice { per_month, unit, month_hours }: StoragePrice) -> StoragePriceV1 {
-        StoragePriceV1 { per_month, unit, month_hours }
+impl From<StorageRate> for StorageRateV1 {
+    fn from(StorageRate { per_month, unit, month_hours }: StorageRate) -> StorageRateV1 {
+        StorageRateV1 { per_month, unit, month_hours }
     }
 }
 
@@ -84,7 +84,7 @@ impl StorageMeasured {
             StorageClassV1::Logs => StorageClass::Logs,
             StorageClassV1::Platform => StorageClass::Platform,
         };
-        let price = self.price.map(|StoragePriceV1 { per_month, unit, month_hours }| StoragePrice {
+        let price = self.price.map(|StorageRateV1 { per_month, unit, month_hours }| StorageRate {
             per_month,
             unit,
             month_hours,
@@ -119,7 +119,7 @@ mod tests {
             queue: "research".to_owned(),
         };
         let price =
-            StoragePrice { per_month: Money::from_nano_dollars(23_000_000), unit: Bytes(1 << 30), month_hours: 730 };
+            StorageRate { per_month: Money::from_nano_dollars(23_000_000), unit: Bytes(1 << 30), month_hours: 730 };
         let measured = StorageMeasured {
             folder: "/lustre/gpt".to_owned(),
             class: StorageClass::Checkpoints.into(),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use gangline_accounting::bill::{Biller, Held, Period, StoragePrice};
+use gangline_accounting::bill::{Biller, Held, Period, StorageRate};
 use gangline_api::{self as api, Time};
 use gangline_base::{Bucket, Buckets, GpuSeconds, JobId, Money, Timestamp};
 use gangline_store::codec::CapacityChanged;
@@ -88,7 +88,7 @@ struct RowKey {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rate {
     OfDevices(Option<Money>),
-    OfStorage(Option<StoragePrice>),
+    OfStorage(Option<StorageRate>),
 }
 
 /// A booking, or what a running attempt would be booked as.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gangline_accounting::bill::{Amount, Bill, Group, Line, StoragePrice};
+use gangline_accounting::bill::{Amount, Bill, Group, Line, StorageRate};
 use gangline_api::{CostGroup, CostLine, CostReport, CostStoragePrice, CostUsage, CostUsageRow, Time};
 use gangline_base::{Bucket, JobId, Money};
 
@@ -123,7 +123,7 @@ const fn device_price(rate: &Rate) -> Option<Money> {
 }
 
 fn storage_price(rate: &Rate) -> Option<CostStoragePrice> {
-    let Rate::OfStorage(Some(StoragePrice { per_month, unit, .. })) = rate else { return None };
+    let Rate::OfStorage(Some(StorageRate { per_month, unit, .. })) = rate else { return None };
     let unit = if unit.0 == GIB { "GiB-Months" } else { "GB-Months" };
     Some(CostStoragePrice { nano_dollars: per_month.nano_dollars(), unit: unit.to_owned() })
 }
