@@ -11,6 +11,7 @@ mod phase_clock;
 mod price_book;
 pub mod procurement;
 pub mod reconcile;
+pub mod sacct;
 
 pub use ledger::{Allocation, LedgerEntry, book};
 pub use phase_clock::PhaseClock;

@@ -9,6 +9,7 @@ mod plan;
 mod provider;
 mod reconcile;
 mod report;
+mod sacct;
 
 #[cfg(feature = "demo")]
 pub(crate) use report::bill;
@@ -38,6 +39,8 @@ pub(crate) enum CostCommand {
     Export(export::ExportArgs),
     /// Compare a provider's bill with the ledger, node by node, and say what differs
     Reconcile(reconcile::ReconcileArgs),
+    /// Print the bill of a Slurm cluster's past, from sacct: by account, user, partition or name, and by how jobs ended
+    Sacct(sacct::SacctArgs),
     /// Say how many devices to reserve, from the hours in which jobs held them and from prices
     Plan(plan::PlanArgs),
 }
@@ -75,6 +78,7 @@ pub(crate) fn run(global: &Global, command: &CostCommand) -> Result<(), Failure>
         CostCommand::Budgets => budgets::run(&client()?, global.json),
         CostCommand::Export(args) => export::run(&client()?, args),
         CostCommand::Reconcile(args) => reconcile::run(&client()?, args, global.json),
+        CostCommand::Sacct(args) => sacct::run(args, global.json),
         CostCommand::Plan(args) => plan::run(global, args),
     }
 }

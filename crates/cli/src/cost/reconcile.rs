@@ -119,11 +119,13 @@ fn text(
         money(nodes),
         money(result.billed - nodes)
     );
-    text += &format!("{} node(s) match within {tolerance} %", count(Verdict::Matched));
-    for verdict in [Verdict::Differs, Verdict::NotBilled, Verdict::NotPriced] {
-        text += &format!(", {} {}", count(verdict), verdict.name());
-    }
-    text += "\n";
+    text += &format!(
+        "nodes: {} matched within {tolerance} %, {} that differ, {} not billed, {} not priced\n",
+        count(Verdict::Matched),
+        count(Verdict::Differs),
+        count(Verdict::NotBilled),
+        count(Verdict::NotPriced)
+    );
     if result.overlap_count > 0 {
         text += &format!("{} row(s) charge for a time that another row has charged for:", result.overlap_count);
         let told =
