@@ -8,7 +8,7 @@ pub mod backup;
 mod bound;
 pub mod code;
 pub mod delivery;
-mod disk_use;
+mod disk_usage;
 mod folders;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

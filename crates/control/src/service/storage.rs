@@ -21,7 +21,7 @@ use tracing::warn;
 use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Request;
-use crate::disk_use::{Unknown, disk_use};
+use crate::disk_usage::{Unknown, disk_usage};
 use crate::folders::checkpoint_folder;
 
 /// Time from the start to the first pass, or less where passes follow each other faster.
@@ -59,8 +59,9 @@ pub(super) struct Meter {
     reader: Reader,
     /// What is noted of each folder.
     noted: BTreeMap<PathBuf, StorageMeasured>,
-    /// Folders of the jobs that were live at the end of the last pass: they are measured once more.
-    live: BTreeMap<PathBuf, StorageOwner>,
+    /// Folders that the next pass measures whatever is noted of them: those of jobs that were live in the last pass, and those
+    /// that it didn't come to or couldn't measure.
+    due: BTreeMap<PathBuf, StorageOwner>,
     /// The last job that a pass has seen.
     seen: JobId,
     /// Folders whose failure has been logged.
@@ -70,8 +71,8 @@ pub(super) struct Meter {
 impl Meter {
     pub(super) fn new(folders: (PathBuf, PathBuf), rules: Storage, reader: Reader) -> Meter {
         let (folder, journal_folder) = folders;
-        let (noted, live, told) = Default::default();
-        Meter { folder, journal_folder, rules, reader, noted, live, seen: JobId(0), told }
+        let (noted, due, told) = Default::default();
+        Meter { folder, journal_folder, rules, reader, noted, due, seen: JobId(0), told }
     }
 
     /// Runs until the other end of `stop` is dropped.
@@ -112,14 +113,15 @@ impl Meter {
         note: &mut dyn FnMut(Vec<Noted>) -> Result<(), Ended>,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<(), Ended> {
-        let subjects = self.subjects()?;
+        let (subjects, mut due) = self.subjects()?;
         let folders: BTreeSet<PathBuf> = subjects.keys().cloned().collect();
         let mut changed = Vec::new();
         for (folder, (class, owner)) in subjects {
-            let bytes = match disk_use(&folder, &folders, rest) {
+            let bytes = match disk_usage(&folder, &folders, rest) {
                 Ok(bytes) => bytes,
                 Err(Unknown::Stopped) => return Err(Ended::Stopping),
                 Err(unknown) => {
+                    due.insert(folder.clone());
                     if self.told.insert(folder) {
                         warn!("what is stored can't be measured, and its last size counts on: {unknown}");
                     }
@@ -138,7 +140,9 @@ impl Meter {
                 self.send(std::mem::take(&mut changed), note)?;
             }
         }
-        self.send(changed, note)
+        self.send(changed, note)?;
+        self.due.retain(|folder, _| due.contains(folder));
+        Ok(())
     }
 
     fn send(
@@ -154,8 +158,8 @@ impl Meter {
         Ok(())
     }
 
-    /// Returns what is to be measured, by folder.
-    fn subjects(&mut self) -> Result<BTreeMap<PathBuf, Subject>, Ended> {
+    /// Returns what is to be measured, by folder, and the folders of live jobs. All that jobs own is due until it is measured.
+    fn subjects(&mut self) -> Result<(BTreeMap<PathBuf, Subject>, BTreeSet<PathBuf>), Ended> {
         let mut subjects: BTreeMap<PathBuf, Subject> = BTreeMap::new();
         let shared = [
             (self.journal_folder.clone(), StorageClass::Platform),
@@ -166,24 +170,25 @@ impl Meter {
         let is_kept = |measured: &&StorageMeasured| measured.bytes.0 > 0;
         let kept = self.noted.iter().filter(|(_, measured)| is_kept(measured));
         let kept = kept.filter_map(|(folder, measured)| Some((folder.clone(), measured.owner.clone()?)));
-        let live = std::mem::take(&mut self.live);
-        for (folder, owner) in kept.chain(live).collect::<Vec<_>>() {
+        let due = self.due.iter().map(|(folder, owner)| (folder.clone(), owner.clone()));
+        for (folder, owner) in kept.chain(due) {
             charge(&mut subjects, folder, owner);
         }
-        let (mut newest, seen) = (self.seen, self.seen);
-        for (record, is_new) in self.records(seen)? {
-            newest = newest.max(record.id);
+        let (mut live, mut newest) = (BTreeSet::new(), self.seen);
+        for (record, is_new) in self.records(self.seen)? {
+            if is_new {
+                newest = newest.max(record.id);
+            }
             let folder = checkpoint_folder(&self.folder, record.id, record.checkpoint_path.as_deref());
-            let owner = owner_of(&record);
             if !record.state.is_final() {
-                self.live.insert(folder.clone(), owner.clone());
+                live.insert(folder.clone());
             }
-            if is_new || !record.state.is_final() {
-                charge(&mut subjects, folder, owner);
-            }
+            charge(&mut subjects, folder, owner_of(&record));
         }
         self.seen = newest;
-        Ok(subjects)
+        let owned = subjects.iter().filter_map(|(folder, (_, owner))| Some((folder.clone(), owner.clone()?)));
+        self.due = owned.collect();
+        Ok((subjects, live))
     }
 
     /// Returns the records of live jobs, and of all jobs after `seen`; the latter are marked.

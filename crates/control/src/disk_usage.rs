@@ -27,7 +27,7 @@ pub(crate) enum Unknown {
 /// Returns the bytes that a folder takes on the disk, without those folders in it that `others` names and without what is
 /// mounted in it. A file with several names counts once. A missing folder takes none, unless the folder around it is missing
 /// too: then a file system may be away. `rest` is called now and then, and stops the count by returning false.
-pub(crate) fn disk_use(
+pub(crate) fn disk_usage(
     folder: &Path,
     others: &BTreeSet<PathBuf>,
     rest: &mut dyn FnMut() -> bool,
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     fn size(folder: &Path, others: &[PathBuf]) -> Result<u64, Unknown> {
-        disk_use(folder, &others.iter().cloned().collect(), &mut || true).map(|bytes| bytes.0)
+        disk_usage(folder, &others.iter().cloned().collect(), &mut || true).map(|bytes| bytes.0)
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
         for number in 0..ENTRIES_PER_BURST {
             fs::write(temporary.path().join(number.to_string()), "").expect("writable");
         }
-        let stopped = disk_use(temporary.path(), &BTreeSet::new(), &mut || false);
+        let stopped = disk_usage(temporary.path(), &BTreeSet::new(), &mut || false);
         assert!(matches!(stopped, Err(Unknown::Stopped)));
     }
 }
