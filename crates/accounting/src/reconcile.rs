@@ -133,7 +133,7 @@ pub struct NodeMatch {
     pub booked: Booked,
     /// The part of the difference that is time which only one side has, in nano-dollars; none where the hours aren't known.
     pub by_time: Option<i128>,
-    /// The part of the difference that is the price.
+    /// The rest without corrections: the price of the time that both have, and charges that are no usage.
     pub by_price: Option<i128>,
     /// How it compares.
     pub verdict: Verdict,

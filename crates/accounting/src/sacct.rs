@@ -79,10 +79,11 @@ impl PastJob {
         amount
     }
 
-    /// Reports whether the state says that the job, and not its user or its scheduler, ended it.
+    /// Reports whether the job, its node or its start failed. Jobs that were cancelled, preempted or out of time aren't among
+    /// them: their checkpoints may be what was wanted.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        matches!(self.state.as_str(), "failed" | "node_fail" | "out_of_memory" | "boot_fail" | "deadline")
+        matches!(self.state.as_str(), "failed" | "node_fail" | "out_of_memory" | "boot_fail")
     }
 }
 

@@ -32,6 +32,13 @@ impl Money {
         Money { nano_dollars }
     }
 
+    /// Builds an amount from nano-dollars; the nearest one there is, if they are more than it can hold.
+    #[must_use]
+    pub fn from_nano_dollars_saturating(nano_dollars: i128) -> Self {
+        let nearest = if nano_dollars < 0 { i64::MIN } else { i64::MAX };
+        Money { nano_dollars: i64::try_from(nano_dollars).unwrap_or(nearest) }
+    }
+
     /// Returns the amount in nano-dollars.
     #[must_use]
     pub const fn nano_dollars(self) -> i64 {

@@ -135,9 +135,7 @@ impl Amount {
     /// Returns the cost as money, saturating.
     #[must_use]
     pub fn money(&self) -> Money {
-        let bound = |limit: i64| i128::from(limit);
-        let cost = self.cost.clamp(bound(i64::MIN), bound(i64::MAX));
-        Money::from_nano_dollars(i64::try_from(cost).unwrap_or(i64::MAX))
+        Money::from_nano_dollars_saturating(self.cost)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `cost reconcile`: a provider's bill beside the ledger.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -54,6 +54,10 @@ pub(super) fn run(client: &Client, args: &ReconcileArgs, is_json: bool) -> Resul
     };
     let (ledger, since) = ledger(client, period)?;
     let names: BTreeMap<&str, &str> = args.nodes.iter().map(|(node, name)| (node.as_str(), name.as_str())).collect();
+    let resources: BTreeSet<&str> = names.values().copied().collect();
+    if resources.len() < args.nodes.len() {
+        return Err(Failure::local("--node names a node or a resource twice", "each node is one resource of the bill"));
+    }
     if let Some(unknown) = names.keys().find(|node| !ledger.contains_key(**node)) {
         let message = format!("the ledger has no node {unknown} between {} and {}", Time(period.0), Time(period.1));
         return Err(Failure::local(message, "gangline cost report --by node lists them"));
@@ -152,11 +156,7 @@ fn row(node: &NodeMatch) -> Vec<String> {
 }
 
 fn money(nano_dollars: i128) -> String {
-    Money::from_nano_dollars(bounded(nano_dollars)).to_string()
-}
-
-fn bounded(nano_dollars: i128) -> i64 {
-    i64::try_from(nano_dollars).unwrap_or(if nano_dollars < 0 { i64::MIN } else { i64::MAX })
+    Money::from_nano_dollars_saturating(nano_dollars).to_string()
 }
 
 fn as_json(result: &Reconciliation, (from, to): (Timestamp, Timestamp), rows: u64) -> serde_json::Value {
@@ -164,13 +164,13 @@ fn as_json(result: &Reconciliation, (from, to): (Timestamp, Timestamp), rows: u6
         json!({
             "node": node.node,
             "verdict": node.verdict.name(),
-            "billed_nano_dollars": bounded(node.billed),
-            "corrections_nano_dollars": bounded(node.corrections),
+            "billed_nano_dollars": Money::from_nano_dollars_saturating(node.billed),
+            "corrections_nano_dollars": Money::from_nano_dollars_saturating(node.corrections),
             "billed_device_hours": node.billed_hours,
-            "booked_nano_dollars": bounded(node.booked.cost),
+            "booked_nano_dollars": Money::from_nano_dollars_saturating(node.booked.cost),
             "booked_device_hours": node.booked.device_hours,
-            "by_time_nano_dollars": node.by_time.map(bounded),
-            "by_price_nano_dollars": node.by_price.map(bounded),
+            "by_time_nano_dollars": node.by_time.map(Money::from_nano_dollars_saturating),
+            "by_price_nano_dollars": node.by_price.map(Money::from_nano_dollars_saturating),
         })
     });
     let unmatched = result.unmatched.iter().map(|other| {
@@ -178,7 +178,7 @@ fn as_json(result: &Reconciliation, (from, to): (Timestamp, Timestamp), rows: u6
             "service": other.service,
             "kind": other.kind.name(),
             "rows": other.rows,
-            "cost_nano_dollars": bounded(other.cost),
+            "cost_nano_dollars": Money::from_nano_dollars_saturating(other.cost),
         })
     });
     let overlaps =
@@ -187,7 +187,7 @@ fn as_json(result: &Reconciliation, (from, to): (Timestamp, Timestamp), rows: u6
         "from": Time(from).to_string(),
         "to": Time(to).to_string(),
         "rows": rows,
-        "billed_nano_dollars": bounded(result.billed),
+        "billed_nano_dollars": Money::from_nano_dollars_saturating(result.billed),
         "nodes": nodes.collect::<Vec<_>>(),
         "unmatched": unmatched.collect::<Vec<_>>(),
         "overlap_count": result.overlap_count,

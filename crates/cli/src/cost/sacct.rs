@@ -12,7 +12,7 @@ use gangline_api::Time;
 use gangline_base::{Money, Timestamp};
 use serde_json::json;
 
-use super::{device_time, percent, tell_unpriced};
+use super::{device_time, percent};
 use crate::failure::Failure;
 use crate::{moment, output};
 
@@ -96,15 +96,13 @@ pub(super) fn run(args: &SacctArgs, is_json: bool) -> Result<(), Failure> {
         return output::json(&bill.as_json(&past));
     }
     output::print(&bill.text(args.by, &past))?;
-    tell_unpriced_kinds(bill.total.unpriced);
-    Ok(())
-}
-
-fn tell_unpriced_kinds(nanos: i128) {
-    if nanos > 0 {
-        tell_unpriced(seconds(nanos));
-        output::tell("here a price is an option: --rate KIND=DOLLARS for each kind of AllocTRES");
+    if bill.total.unpriced > 0 {
+        let time = device_time(seconds(bill.total.unpriced));
+        output::tell(&format!(
+            "not priced: {time} of device time, which is in no cost; give --rate KIND=DOLLARS for each kind"
+        ));
     }
+    Ok(())
 }
 
 /// Returns the time from the first start to the last end.
@@ -276,7 +274,7 @@ impl Bill {
             if is_unpriced {
                 "not priced".to_owned()
             } else {
-                Money::from_nano_dollars(bounded(amount.cost)).to_string()
+                Money::from_nano_dollars_saturating(amount.cost).to_string()
             },
         ]
     }
@@ -287,7 +285,7 @@ impl Bill {
                 "name": name,
                 "jobs": amount.jobs,
                 "gpu_seconds": seconds(amount.nanos),
-                "cost_nano_dollars": bounded(amount.cost),
+                "cost_nano_dollars": Money::from_nano_dollars_saturating(amount.cost),
                 "unpriced_gpu_seconds": seconds(amount.unpriced),
             })
         };
@@ -335,10 +333,6 @@ fn seconds(nanos: i128) -> f64 {
 #[expect(clippy::cast_precision_loss, reason = "for people to read")]
 fn as_float(number: i128) -> f64 {
     number as f64
-}
-
-fn bounded(nano_dollars: i128) -> i64 {
-    i64::try_from(nano_dollars).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

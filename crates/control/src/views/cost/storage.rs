@@ -21,13 +21,13 @@ const STORAGE: &str = "(storage)";
 
 /// Measurements in order, each of which counts until the next one of its folder.
 #[derive(Default)]
-pub(super) struct Stretches {
+struct Stretches {
     last: Option<(Timestamp, StorageMeasured)>,
 }
 
 impl Stretches {
     /// Takes in the next measurement, and passes the one before to `each` with its time.
-    pub(super) fn take(
+    fn take(
         &mut self,
         next: Option<(Timestamp, StorageMeasured)>,
         end: Timestamp,

@@ -40,7 +40,6 @@ pub(super) fn report(bill: &Bill<Key>, by: By, is_shared: bool, estimated_jobs: 
 
 pub(super) fn group(name: String, group: &Group) -> CostGroup {
     let (devices, storage) = (group.sum(Line::is_of_devices), group.sum(|line| !line.is_of_devices()));
-    let money = (devices + storage).money();
     let held = group.sum(Line::is_held).nanos;
     let useful = group.sum(Line::is_useful).nanos;
     let is_known = useful > 0 || group.sum(|line| line == Line::Held(Bucket::Unreported)).nanos == 0;
@@ -49,8 +48,8 @@ pub(super) fn group(name: String, group: &Group) -> CostGroup {
         jobs: u64::try_from(group.jobs.len()).unwrap_or(u64::MAX),
         gpu_seconds: seconds(devices.nanos),
         gib_hours: gib_hours(storage.nanos),
-        cost_nano_dollars: money.nano_dollars(),
-        cost: if is_unpriced(&devices) && is_unpriced(&storage) { "not priced".to_owned() } else { money.to_string() },
+        cost_nano_dollars: (devices + storage).money().nano_dollars(),
+        cost: cost(&devices, &storage),
         unpriced_gpu_seconds: seconds(devices.unpriced),
         unpriced_gib_hours: gib_hours(storage.unpriced),
         useful_share: (held > 0 && is_known).then(|| seconds(useful) / seconds(held)),
@@ -77,9 +76,14 @@ fn line(line: Line, amount: &Amount) -> CostLine {
     }
 }
 
-/// Reports whether none of the amount has a price; nothing at all has none either.
-fn is_unpriced(amount: &Amount) -> bool {
-    amount.unpriced == amount.nanos && amount.cost == 0
+/// Returns the cost as text; what has no price isn't free.
+fn cost(devices: &Amount, storage: &Amount) -> String {
+    let is_some_unpriced = devices.unpriced > 0 || storage.unpriced > 0;
+    if is_some_unpriced && devices.unpriced == devices.nanos && storage.unpriced == storage.nanos {
+        "not priced".to_owned()
+    } else {
+        (*devices + *storage).money().to_string()
+    }
 }
 
 /// What an export says of a job.
