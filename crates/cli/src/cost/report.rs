@@ -99,6 +99,7 @@ fn row(group: &api::CostGroup, total: &api::CostGroup) -> Vec<String> {
 fn stored(gib_hours: f64) -> String {
     match gib_hours {
         none if none <= 0.0 => "-".to_owned(),
+        tiny if tiny < 1.0 / 1_024.0 => format!("{:.1} KiB-h", tiny * 1_048_576.0),
         few if few < 1.0 => format!("{:.1} MiB-h", few * 1_024.0),
         many => format!("{many:.1} GiB-h"),
     }
