@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::{moment, output};
 
 /// The command that writes what is read.
-const COMMAND: &str = "sacct --allusers --allocations --duplicates --parsable2 --starttime 2026-01-01 \
+const COMMAND: &str = "SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2 --starttime 2026-01-01 \
      --format JobIDRaw,JobName,User,Account,Partition,State,Start,ElapsedRaw,AllocTRES";
 
 /// What to read.
@@ -377,6 +377,7 @@ mod tests {
             let message = past(&format!("{good}{bad}")).expect_err("a refusal");
             assert!(message.contains("line 3") && message.contains(part), "{message}");
         }
+        assert!(COMMAND.starts_with("SLURM_TIME_FORMAT=%s sacct "), "the hint makes a file that is read");
         let other = read("a|b\n1|2\n".as_bytes(), Path::new("x"));
         assert!(matches!(other, Err(Failure::Local { message, .. }) if message.contains("no column JobIDRaw")));
     }
