@@ -26,7 +26,7 @@ const WORKSPACE: [&str; 8] = [
     "--message-format=json-render-diagnostics",
 ];
 /// What the tests run against.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
     MATURIN,
     TORCH,
     "numpy>=2,<3",
@@ -43,6 +43,8 @@ const PACKAGES: [&str; 14] = [
     "datasets>=4",
     // Judges exported bills.
     "focus-data-toolkit>=0.14,<0.15",
+    // The real server and client, whose answers ours are compared with: of the very version whose API this is.
+    "mlflow==3.17.2",
 ];
 
 /// The environment of the tests, with everything in it but the package.

@@ -1,5 +1,6 @@
 //! `up`: runs the control plane in the foreground.
 
+mod beside;
 mod nodes;
 
 use std::io::IsTerminal as _;
@@ -17,9 +18,8 @@ use gangline_execution::timeouts::Timeouts;
 use gangline_server::{
     self as server, Agents, App, AtHand, Doors, LINK_TIME_MAX, Socket, Templates, Visits, alerts as alerting, schedules,
 };
-use gangline_specs::config::{Config, MetricRetention};
+use gangline_specs::config::Config;
 use gangline_store::db::{self, Sequence};
-use gangline_telemetry::series;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::warn;
@@ -32,12 +32,11 @@ use crate::launcher::{self, Chosen, LauncherArgs};
 use crate::listen::{ListenArgs, Listening};
 use crate::reload::{self, Reloading};
 use crate::{Global, alerts, courier, output};
+use beside::Beside;
 use nodes::{nodes_and_rules, price};
 
 /// Interval between two checks that the control plane's threads live.
 const LIFE_CHECK: Duration = Duration::from_millis(500);
-/// The folder of the series store in the data folder.
-const SERIES_FOLDER: &str = "series";
 
 /// How to run the control plane.
 #[derive(Args, Clone, Debug, Default)]
@@ -109,7 +108,7 @@ pub(crate) struct Running {
     pub(crate) url: String,
     visits: Visits,
     service: Service,
-    series: Option<series::Service>,
+    beside: Beside,
     alerts: Option<alerting::Service>,
     reloading: Reloading,
     _agent: Option<OwnAgent>,
@@ -192,14 +191,13 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (port, user) = (listener.local_addr()?.port(), options.user.clone());
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
     let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
-    let (url, budgets) = (listening.url(port), alert_setup.budgets.clone());
+    let (url, budgets, visits) = (listening.url(port), alert_setup.budgets.clone(), Visits::default());
     publish(&folder, &url, listening.tls.as_ref().map(|tls| tls.certificates()))
         .map_err(|error| unpublished(&folder, &error))?;
-    let (visits, code) = (Visits::default(), CodeStore::new(&folder, config.snapshot_max));
+    let (code, beside) = (CodeStore::new(&folder, config.snapshot_max), Beside::start(&folder, &config.retention));
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
-    let (series, series_handle) = start_series(&folder, &config.retention.metrics);
     let reloading = Reloading::of(reload::reader(folder.clone(), args.config.clone(), config), &service);
-    let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &series_handle);
+    let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &beside.series());
     let app = App {
         handle: service.handle(),
         views: service.views(),
@@ -211,7 +209,8 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         hosts,
         at_hand: AtHand::default(),
         code,
-        series: series_handle,
+        series: beside.series(),
+        tracking: beside.tracking(),
         alerts: alerts.as_ref().map(alerting::Service::handle).unwrap_or_default(),
         templates: Templates::of(&folder),
         schedules: schedules::Handle::open(&folder),
@@ -221,7 +220,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     };
     let (stop_http, http) = spawn_server(runtime, doors, app)?;
     let agent = OwnAgent::start(&folder, &names, args.agent_every)?;
-    Ok(Running { url, visits, service, series, alerts, reloading, _agent: agent, stop_http, http })
+    Ok(Running { url, visits, service, beside, alerts, reloading, _agent: agent, stop_http, http })
 }
 
 /// Opens the secrets of a data folder.
@@ -300,30 +299,7 @@ impl Running {
         }
         self.alerts.into_iter().for_each(alerting::Service::stop);
         self.service.stop();
-        self.series.into_iter().for_each(series::Service::stop);
-    }
-}
-
-/// Starts the series store. Without one jobs run, wait and end as they would, so it can't keep a control plane from starting.
-fn start_series(folder: &Path, kept: &MetricRetention) -> (Option<series::Service>, series::Handle) {
-    let age = |age: Option<Duration>| age.unwrap_or(Duration::MAX);
-    let keep = series::Keep {
-        points: age(kept.points),
-        minutes: age(kept.minutes),
-        hours: age(kept.hours),
-        bytes_max: kept.bytes_max.map_or(u64::MAX, |bytes| bytes.0),
-    };
-    let options = series::Options { limits: Default::default(), keep, clock: output::now };
-    match series::Service::start(folder.join(SERIES_FOLDER), options) {
-        Ok(service) => {
-            let handle = service.handle();
-            (Some(service), handle)
-        }
-        Err(error) => {
-            let cause = with_causes(&error);
-            warn!(cause, "metrics can't be stored (docs/errors/G0322.md); everything else goes on");
-            (None, series::Handle::closed(cause))
-        }
+        self.beside.stop();
     }
 }
 

@@ -14,6 +14,7 @@ use gangline_base::{AttemptNumber, Epoch, JobId, NodeName, Submitter};
 use gangline_execution::endpoint::ATTEMPT_HEADER;
 use gangline_execution::protocol::agent::NODE_HEADER;
 
+use super::basic::password;
 use super::body::{Gathering, gather, turn_away};
 use super::crowd::Admission;
 use super::error::ApiError;
@@ -38,10 +39,22 @@ pub(super) async fn require_user(State(app): State<Arc<App>>, mut request: Reque
     }
 }
 
+/// Lets requests with the users' token through, whose handler reads the body as it arrives.
+pub(super) async fn require_user_of_stream(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let Some(user) = user_of(&app, &request) else {
+        turn_away(request).await;
+        return ApiError::unauthorized().into_response();
+    };
+    prove(request.extensions().get());
+    request.extensions_mut().insert(user);
+    next.run(request).await
+}
+
 /// Returns the user that a request proves to come from.
 fn user_of(app: &App, request: &Request) -> Option<Submitter> {
     let headers = request.headers();
-    let by_header = bearer(headers).and_then(|token| app.user_of(token));
+    let by_password = || app.user_of(&password(headers)?);
+    let by_header = bearer(headers).and_then(|token| app.user_of(token)).or_else(by_password);
     let by_cookie = || (request.method() == Method::GET && has_cookie(app, headers)).then(|| app.user.clone());
     by_header.or_else(by_cookie)
 }

@@ -8,6 +8,7 @@ mod agents;
 pub mod alerts;
 mod at_hand;
 mod auth;
+mod basic;
 mod body;
 mod cost;
 mod crowd;
@@ -16,6 +17,7 @@ mod exposition;
 mod jobs;
 mod logs;
 mod metrics;
+mod mlflow;
 mod nodes;
 mod observing;
 mod once;
@@ -50,6 +52,7 @@ use gangline_base::{Submitter, Timestamp};
 
 pub use agents::Agents;
 pub use at_hand::AtHand;
+pub use mlflow::Tracking;
 pub use openapi::document as openapi_document;
 pub use reload::{Configured, ReadConfiguration};
 pub use server::{Doors, serve};
@@ -98,6 +101,8 @@ pub struct App {
     pub series: gangline_telemetry::series::Handle,
     /// The nodes' agents, and what happened on the nodes.
     pub agents: Agents,
+    /// Experiments, runs and models.
+    pub tracking: Tracking,
     /// Alerts.
     pub alerts: alerts::Handle,
     /// Job files whose keys others take over.
@@ -172,15 +177,16 @@ pub fn router(app: App) -> Router {
     let open = Router::new()
         .route("/health", get(nodes::health))
         .route("/openapi.json", get(|| async { Json(openapi::document()) }));
-    Router::new()
+    let own = Router::new()
         .nest("/api/v1", users.merge(supervisors).merge(agents).merge(open))
         .route("/metrics", get(exposition::scrape).layer(from_fn_with_state(app.clone(), auth::require_user)))
         .route("/", get(page::show))
+        .layer(from_fn(limit_time));
+    own.merge(mlflow::routes(&app))
         .fallback(|| async { ApiError::no_such_path() })
         .method_not_allowed_fallback(|| async { ApiError::wrong_method() })
         // The authentication layer has read the body by then, within a limit of its own.
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn(limit_time))
         .layer(from_fn_with_state(app.clone(), auth::require_own_host))
         .with_state(app)
 }

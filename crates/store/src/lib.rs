@@ -14,5 +14,6 @@ pub mod ports;
 pub mod rebuild;
 mod reported;
 mod sqlite;
+pub mod tracking;
 
 pub use sqlite::unless_row_damaged;

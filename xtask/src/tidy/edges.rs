@@ -7,7 +7,7 @@ use super::Breach;
 use super::workspace::{Dependency, Package, Workspace};
 
 /// What a crate may use of ours, by folder.
-const EDGES: [(&str, &[&str]); 19] = [
+const EDGES: [(&str, &[&str]); 20] = [
     ("crates/base", &[]),
     ("crates/accounting", &["base"]),
     ("crates/api", &["base"]),
@@ -22,11 +22,23 @@ const EDGES: [(&str, &[&str]); 19] = [
     ("crates/data", &["base", "objects"]),
     ("crates/execution", &["base", "accounting", "diagnosis", "storage", "telemetry"]),
     ("crates/telemetry", &["base"]),
-    ("crates/store", &["base", "accounting", "orchestration"]),
+    ("crates/tracking", &["base"]),
+    ("crates/store", &["base", "accounting", "orchestration", "tracking"]),
     ("crates/control", &["base", "api", "accounting", "orchestration", "specs", "storage", "execution", "store"]),
     (
         "crates/server",
-        &["base", "api", "accounting", "orchestration", "specs", "execution", "store", "telemetry", "control"],
+        &[
+            "base",
+            "api",
+            "accounting",
+            "orchestration",
+            "specs",
+            "execution",
+            "store",
+            "telemetry",
+            "tracking",
+            "control",
+        ],
     ),
     (
         "crates/cli",
@@ -83,7 +95,7 @@ const KEPT_IN: [(&str, &[&str]); 15] = [
 ];
 
 /// What a pure crate may use of others: nothing that reads, waits, draws or starts.
-const PURE: [(&str, &[&str]); 9] = [
+const PURE: [(&str, &[&str]); 10] = [
     ("crates/base", &["thiserror", "serde"]),
     // The API's types have a schema, and read times.
     ("crates/api", &["jiff", "serde", "utoipa"]),
@@ -94,6 +106,7 @@ const PURE: [(&str, &[&str]); 9] = [
     ("crates/diagnosis", &["thiserror", "serde", "toml", "aho-corasick", "memchr", "regex-automata", "regex-syntax"]),
     ("crates/orchestration", &["thiserror"]),
     ("crates/simulator", &["thiserror"]),
+    ("crates/tracking", &["thiserror"]),
     // What users write is YAML and TOML, with times in it.
     ("crates/specs", &["croner", "jiff", "serde", "serde-saphyr", "thiserror", "toml"]),
     // Planning reads books of hardware and models, which are text, and its plans are values that are kept, in a

@@ -6,7 +6,7 @@ use super::workspace::Workspace;
 
 const THE_FIRST: &str = "crates/base";
 /// The pure crates, by folder.
-pub(crate) const PURE: [&str; 9] = [
+pub(crate) const PURE: [&str; 10] = [
     THE_FIRST,
     "crates/accounting",
     "crates/api",
@@ -16,6 +16,7 @@ pub(crate) const PURE: [&str; 9] = [
     "crates/planning",
     "crates/simulator",
     "crates/specs",
+    "crates/tracking",
 ];
 
 pub(super) fn check(workspace: &Workspace) -> Vec<Breach> {

@@ -18,9 +18,10 @@ use gangline_execution::protocol::{
     Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport, Work,
 };
 use gangline_orchestration::{Limits, NodeCapacity};
-use gangline_server::{Agents, App, AtHand, Configured, Doors, ReadConfiguration, Socket, Visits, serve};
+use gangline_server::{Agents, App, AtHand, Configured, Doors, ReadConfiguration, Socket, Tracking, Visits, serve};
 use gangline_specs::config::{Budget, Config, NodeConfig};
 use gangline_store::db;
+use gangline_store::tracking::{self, ArtifactStore};
 use gangline_telemetry::series;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -56,7 +57,8 @@ pub(crate) fn now() -> Timestamp {
 }
 
 /// What runs: the service, the series store, and the server with what stops it.
-type Parts = (Service, Option<series::Service>, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>);
+type Parts =
+    (Service, Option<series::Service>, tracking::Service, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>);
 
 /// See the module.
 pub(crate) struct Plane {
@@ -204,6 +206,11 @@ impl Plane {
         let service = Service::start(options).expect("the folder opens");
         let series_options = series::Options { limits: Default::default(), keep: Default::default(), clock: now };
         let series = series::Service::start(folder.path().join("series"), series_options);
+        let tracking_folder = folder.path().join("tracking");
+        let tracking = gangline_store::tracking::Service::start(&tracking_folder, tracking::Options { clock });
+        let tracking = tracking.expect("the folder is writable");
+        let artifacts = ArtifactStore::of(tracking_folder.join("artifacts"), tracking.handle());
+        artifacts.prepare().expect("the folder is writable");
         let app = App {
             handle: service.handle(),
             views: service.views(),
@@ -217,6 +224,7 @@ impl Plane {
             series: series
                 .as_ref()
                 .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),
+            tracking: Tracking { store: tracking.handle(), artifacts, clock },
             agents: Agents::of(folder.path()),
             alerts: Default::default(),
             templates: gangline_server::Templates::of(folder.path()),
@@ -242,7 +250,15 @@ impl Plane {
         let doors = Doors { tcp: listener, tls: None, socket: Some(socket) };
         let http = std::thread::spawn(move || runtime.block_on(serve(doors, served, stopped)));
         let (launches, epoch) = (Mutex::new(launches), Mutex::default());
-        Plane { folder, secrets, app, address, launches, epoch, running: Some((service, series.ok(), stop, http)) }
+        Plane {
+            folder,
+            secrets,
+            app,
+            address,
+            launches,
+            epoch,
+            running: Some((service, series.ok(), tracking, stop, http)),
+        }
     }
 
     /// Anything, byte by byte, on a connection of its own; the answer to the end of the connection.
@@ -357,12 +373,13 @@ impl Plane {
     }
 
     pub(crate) fn stop(&mut self) {
-        let Some((service, series, stop, http)) = self.running.take() else { return };
+        let Some((service, series, tracking, stop, http)) = self.running.take() else { return };
         // It may have ended by itself.
         let _ = stop.send(());
         http.join().expect("nobody panicked").expect("it served");
         service.stop();
         series.into_iter().for_each(series::Service::stop);
+        tracking.stop();
     }
 }
 

@@ -1,0 +1,85 @@
+//! The stores beside the service, which decide nothing: metrics and experiments. Without them jobs run, wait and end as they
+//! would, so none of them can keep a control plane from starting.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gangline_base::with_causes;
+use gangline_server::Tracking;
+use gangline_specs::config::{MetricRetention, Retention};
+use gangline_store::tracking::{self, ArtifactStore, Failure};
+use gangline_telemetry::series;
+use tracing::warn;
+
+use crate::output;
+
+/// The folder of the series store in the data folder.
+const SERIES_FOLDER: &str = "series";
+/// The folder of experiments in the data folder.
+const TRACKING_FOLDER: &str = "tracking";
+/// The folder of artifacts in that one.
+const ARTIFACTS: &str = "artifacts";
+
+/// The stores: each runs, or can't for a reason.
+pub(super) struct Beside {
+    series: Result<series::Service, String>,
+    tracking: Result<tracking::Service, String>,
+    folder: PathBuf,
+}
+
+impl Beside {
+    /// Starts the stores of a data folder.
+    pub(super) fn start(folder: &Path, kept: &Retention) -> Beside {
+        let series = start_series(folder, &kept.metrics).inspect_err(|cause| {
+            warn!(cause, "metrics can't be stored (docs/errors/G0322.md); everything else goes on");
+        });
+        let folder = folder.join(TRACKING_FOLDER);
+        let tracking = start_tracking(&folder).map_err(|failure| with_causes(&failure)).inspect_err(|cause| {
+            warn!(cause, folder = %folder.display(), "experiments can't be tracked; everything else goes on");
+        });
+        Beside { series, tracking, folder }
+    }
+
+    /// Returns the handle of metrics.
+    pub(super) fn series(&self) -> series::Handle {
+        match &self.series {
+            Ok(service) => service.handle(),
+            Err(cause) => series::Handle::closed(cause.clone()),
+        }
+    }
+
+    /// Returns what MLflow's API works on.
+    pub(super) fn tracking(&self) -> Tracking {
+        let store = match &self.tracking {
+            Ok(service) => service.handle(),
+            Err(cause) => tracking::Handle::closed(cause),
+        };
+        let artifacts = ArtifactStore::of(self.folder.join(ARTIFACTS), store.clone());
+        Tracking { store, artifacts, clock: output::now }
+    }
+
+    /// Writes what waits and stops.
+    pub(super) fn stop(self) {
+        self.series.into_iter().for_each(series::Service::stop);
+        self.tracking.into_iter().for_each(tracking::Service::stop);
+    }
+}
+
+fn start_series(folder: &Path, kept: &MetricRetention) -> Result<series::Service, String> {
+    let age = |age: Option<Duration>| age.unwrap_or(Duration::MAX);
+    let keep = series::Keep {
+        points: age(kept.points),
+        minutes: age(kept.minutes),
+        hours: age(kept.hours),
+        bytes_max: kept.bytes_max.map_or(u64::MAX, |bytes| bytes.0),
+    };
+    let options = series::Options { limits: Default::default(), keep, clock: output::now };
+    series::Service::start(folder.join(SERIES_FOLDER), options).map_err(|error| with_causes(&error))
+}
+
+fn start_tracking(folder: &Path) -> Result<tracking::Service, Failure> {
+    let service = tracking::Service::start(folder, tracking::Options { clock: output::now })?;
+    // Uploads that were cut off go before new ones begin.
+    ArtifactStore::of(folder.join(ARTIFACTS), service.handle()).prepare()?;
+    Ok(service)
+}

@@ -1,0 +1,125 @@
+//! MLflow's REST API (3.17), so that its clients work unchanged: tracking, logged models, the model registry and artifacts.
+//!
+//! The paths, fields and error codes are those of <https://mlflow.org/docs/latest/api_reference/rest-api.html>. Each handler
+//! translates a request's [`Fields`] into a change or a query of the tracking store, and what that returns into JSON. A user's
+//! error is never a 5xx, which the clients would send again for minutes. What MLflow offers for agents and prompts is answered
+//! by 404 at once. Keeps.
+
+mod answer;
+mod artifacts;
+mod experiments;
+mod fields;
+mod logged_models;
+mod metrics;
+mod names;
+mod registry;
+mod runs;
+mod wire;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{RawPathParams, RawQuery, State};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, get, on, post};
+use axum::{Json, Router};
+use gangline_base::Timestamp;
+use gangline_store::tracking::{ArtifactStore, Handle};
+use gangline_tracking::UnixMillis;
+use serde_json::{Value, json};
+
+use super::{App, auth, limit_time};
+use answer::MlflowError;
+use fields::Fields;
+
+/// The version of MLflow whose API this is.
+const VERSION: &str = "3.17.2";
+
+/// What MLflow's handlers work on.
+#[derive(Clone, Debug)]
+pub struct Tracking {
+    /// Experiments, runs, metrics and models.
+    pub store: Handle,
+    /// Artifacts.
+    pub artifacts: ArtifactStore,
+    /// Returns the wall-clock time.
+    pub clock: fn() -> Timestamp,
+}
+
+/// A handler of a request that waits for the store, and so runs on a thread of its own.
+type Handler = fn(&Tracking, Fields) -> Result<Value, MlflowError>;
+
+impl Tracking {
+    fn now(&self) -> UnixMillis {
+        UnixMillis::of((self.clock)())
+    }
+}
+
+/// Returns the routes at the root: MLflow's API, and those for its version and health.
+pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
+    let mut api = Router::new();
+    for (method, path, handler) in
+        [experiments::ROUTES, runs::ROUTES, metrics::ROUTES, logged_models::ROUTES, registry::ROUTES].concat()
+    {
+        let serve = move |State(app): State<Arc<App>>, RawQuery(query): RawQuery, path: RawPathParams, body: Bytes| {
+            let fields = Fields::of(query.as_deref(), &body, &path);
+            serve(app, fields, handler)
+        };
+        api = api.route(path, on(method, serve));
+    }
+    let api =
+        api.fallback(no_endpoint).layer(from_fn_with_state(app.clone(), auth::require_user)).layer(from_fn(limit_time));
+    let artifacts = artifacts::routes().layer(from_fn_with_state(app.clone(), auth::require_user_of_stream));
+    Router::new()
+        .nest("/api/2.0/mlflow", api.clone())
+        .nest("/ajax-api/2.0/mlflow", api)
+        .nest("/api/2.0/mlflow-artifacts", artifacts.clone())
+        .nest("/ajax-api/2.0/mlflow-artifacts", artifacts)
+        .route("/api/3.0/mlflow/server-info", get(server_info))
+        .route("/api/3.0/mlflow/{*rest}", get(no_endpoint).fallback(no_endpoint))
+        .route("/version", get(|| async { VERSION }))
+        .route("/health", get(|| async { "OK" }))
+        .route("/graphql", post(no_endpoint))
+}
+
+async fn serve(app: Arc<App>, fields: Result<Fields, MlflowError>, handler: Handler) -> Response {
+    let fields = match fields {
+        Ok(fields) => fields,
+        Err(error) => return error.into_response(),
+    };
+    let tracking = app.tracking.clone();
+    match tokio::task::spawn_blocking(move || handler(&tracking, fields)).await {
+        Ok(Ok(answer)) => Json(answer).into_response(),
+        Ok(Err(error)) => error.into_response(),
+        Err(_) => MlflowError::internal("a handler panicked").into_response(),
+    }
+}
+
+/// Says what clients ask before they choose a way; without authentication, as with MLflow.
+async fn server_info() -> Json<Value> {
+    Json(json!({
+        "store_type": "SqlStore",
+        "workspaces_enabled": false,
+        "trace_archival_enabled": false,
+        "multipart_uploads_enabled": false,
+        "multipart_downloads_enabled": false,
+        "presigned_upload_run_id_supported": false,
+        "presigned_upload_model_id_supported": false,
+        "features_enabled": {"gateway": false},
+    }))
+}
+
+async fn no_endpoint(method: Method) -> Response {
+    MlflowError::no_endpoint(&method).into_response()
+}
+
+/// Shortens the tables of routes.
+const GET: MethodFilter = MethodFilter::GET;
+const POST: MethodFilter = MethodFilter::POST;
+const PATCH: MethodFilter = MethodFilter::PATCH;
+const DELETE: MethodFilter = MethodFilter::DELETE;
+
+/// The status of an answer without a body.
+const NO_BODY: StatusCode = StatusCode::OK;
