@@ -10,11 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 
 import pytest
 from mlflow_differences import DIFFERENCES
-from test_jobs import BINARY
+from test_jobs import BINARY, Plane
 
 pytestmark = pytest.mark.skipif(not BINARY, reason="GANGLINE_BINARY names no gangline binary: run cargo xtask python")
 SESSION = pathlib.Path(__file__).with_name("mlflow_session.py")
@@ -197,3 +198,47 @@ def test_an_upload_that_is_cut_off_is_never_listed(ours):
     ours.kill()
     ours.start()
     assert listed() == [] and not list(incoming.iterdir())
+
+
+def test_a_run_that_a_job_starts_belongs_to_it(tmp_path):
+    plane = Plane(tmp_path, ["a=cpu:2"])
+    try:
+        (tmp_path / "train.py").write_text(
+            "import os, mlflow\n"
+            "mlflow.set_experiment('of-jobs')\n"
+            "with mlflow.start_run(tags={'gangline.job': 'job-99'}) as run:\n"
+            "    mlflow.log_metric('loss', 0.25, step=3)\n"
+            "    mlflow.log_text('words', 'notes/n.txt')\n"
+            "    print('run', run.info.run_id)\n"
+        )
+        job = plane.submit("tracked", f'resources: {{accelerators: "cpu:1"}}\nrun: {sys.executable} -W ignore train.py\nworkdir: .\nrecovery: {{max_faults: 0}}\n')
+        assert plane.ended(job)["state"] == "succeeded", plane.printed(job)
+        url = (tmp_path / "data" / "endpoint").read_text().strip()
+        token = (tmp_path / "data" / "token").read_text().strip()
+        body = json.dumps({"experiment_ids": ["1"], "filter": f"tags.gangline.job = '{job}' AND tags.gangline.attempt = '1'"})
+        request = urllib.request.Request(
+            f"{url}/api/2.0/mlflow/runs/search", body.encode(), {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        )
+        (run,) = json.load(urllib.request.urlopen(request, timeout=30))["runs"]
+        assert run["data"]["metrics"][0] | {"timestamp": 0} == {"key": "loss", "value": 0.25, "step": 3, "timestamp": 0}
+        assert run["info"]["status"] == "FINISHED"
+        # The rank's token tracks and does nothing else.
+        elsewhere = plane.submit(
+            "elsewhere",
+            'resources: {accelerators: "cpu:1"}\nenvs: {MLFLOW_TRACKING_URI: "http://127.0.0.1:9"}\n'
+            'run: "echo token=$MLFLOW_TRACKING_TOKEN."\n',
+        )
+        shown = plane.submit("shown", 'resources: {accelerators: "cpu:1"}\nrun: "echo token=$MLFLOW_TRACKING_TOKEN."\n')
+        assert plane.ended(elsewhere) and "token=." in plane.printed(elsewhere), "another server isn't sent the token"
+        plane.ended(shown)
+        of_rank = plane.printed(shown).split("token=")[1].split(".\n")[0]
+        assert of_rank.startswith("rank.")
+        for path, status in [("api/v1/jobs", 401), ("metrics", 401), ("api/2.0/mlflow/experiments/search", 200)]:
+            request = urllib.request.Request(f"{url}/{path}", headers={"Authorization": f"Bearer {of_rank}"})
+            try:
+                got = urllib.request.urlopen(request, timeout=30).status
+            except urllib.error.HTTPError as error:
+                got = error.code
+            assert got == status, path
+    finally:
+        plane.close()

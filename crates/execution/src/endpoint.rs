@@ -6,6 +6,7 @@
 //! and for supervisors of the previous release, which know nothing else.
 
 mod socket;
+mod tracking_token;
 mod transport;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::unversioned::resolver::DefaultResolver;
 
 pub use socket::{DataFolder, Impostor, SOCKET_FILE, is_down};
+pub use tracking_token::TrackingToken;
 
 use crate::files::write_durably;
 use transport::SocketConnector;

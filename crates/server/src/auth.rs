@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use gangline_base::{AttemptNumber, Epoch, JobId, NodeName, Submitter};
-use gangline_execution::endpoint::ATTEMPT_HEADER;
+use gangline_execution::endpoint::{ATTEMPT_HEADER, TrackingToken};
 use gangline_execution::protocol::agent::NODE_HEADER;
 
 use super::basic::password;
@@ -39,15 +39,38 @@ pub(super) async fn require_user(State(app): State<Arc<App>>, mut request: Reque
     }
 }
 
-/// Lets requests with the users' token through, whose handler reads the body as it arrives.
-pub(super) async fn require_user_of_stream(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let Some(user) = user_of(&app, &request) else {
-        turn_away(request).await;
-        return ApiError::unauthorized().into_response();
-    };
+/// Lets requests through that track experiments: those of users, and those of an attempt's ranks. The handler reads the body.
+pub(super) async fn require_tracker(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let rank = bearer(request.headers()).and_then(|token| rank_of(&app, token));
+    match (rank, user_of(&app, &request)) {
+        (Some(rank), _) => {
+            request.extensions_mut().insert(rank);
+        }
+        (None, Some(user)) => {
+            request.extensions_mut().insert(user);
+        }
+        (None, None) => {
+            turn_away(request).await;
+            return ApiError::unauthorized().into_response();
+        }
+    }
     prove(request.extensions().get());
-    request.extensions_mut().insert(user);
     next.run(request).await
+}
+
+/// Returns the attempt whose rank a token for tracking belongs to.
+fn rank_of(app: &App, token: &str) -> Option<Reporting> {
+    let token = TrackingToken::read(token)?;
+    let TrackingToken { job, attempt, epoch, .. } = token;
+    token.is_of(&app.secrets.attempt_token(job, attempt, epoch)).then_some(Reporting { job, attempt, epoch })
+}
+
+/// Reads the whole body of an authenticated request.
+pub(super) async fn read_body(request: Request, next: Next) -> Response {
+    match gather(request, USER_BODY_BYTES_MAX).await {
+        Ok(request) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
 }
 
 /// Returns the user that a request proves to come from.

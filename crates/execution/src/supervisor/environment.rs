@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
+use super::tracking;
 use crate::process::ATTEMPT_FOLDER_VARIABLE;
 use crate::protocol::{Rendezvous, SupervisorSpec};
 
@@ -116,6 +117,7 @@ pub(super) fn of_rank(
         // A job that wants no staging sets it to the empty text.
         environment.entry("GANGLINE_STAGING_DIR".into()).or_insert_with(|| folder.as_os_str().to_owned());
     }
+    tracking::join(&mut environment, spec);
     environment
 }
 

@@ -38,6 +38,7 @@ mod sockets;
 mod stacks;
 mod staging;
 mod standstill;
+mod tracking;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

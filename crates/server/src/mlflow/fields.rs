@@ -6,13 +6,24 @@ use gangline_tracking::{Entry, ExperimentId};
 use serde_json::{Map, Value};
 
 use super::answer::MlflowError;
+use crate::auth::Reporting;
 
 /// The largest body of a request, in bytes; MLflow's own limit for batches.
 const BODY_BYTES_MAX: usize = 1_000_000;
 
 /// The fields of a request or of an object in it.
 #[derive(Debug, Default)]
-pub(super) struct Fields(Map<String, Value>);
+pub(super) struct Fields {
+    map: Map<String, Value>,
+    /// The attempt whose rank sent the request.
+    attempt: Option<Reporting>,
+}
+
+impl From<Map<String, Value>> for Fields {
+    fn from(map: Map<String, Value>) -> Fields {
+        Fields { map, attempt: None }
+    }
+}
 
 impl Fields {
     /// Reads the fields of a request.
@@ -34,19 +45,29 @@ impl Fields {
         };
         query.into_iter().for_each(|query| read_query(&mut fields, query));
         fields.extend(path.iter().map(|(name, value)| (name.to_owned(), Value::String(value.to_owned()))));
-        Ok(Fields(fields))
+        Ok(Fields::from(fields))
     }
 
     /// Reads the fields of a query.
     pub(super) fn of_query(query: Option<&str>) -> Fields {
         let mut fields = Map::new();
         query.into_iter().for_each(|query| read_query(&mut fields, query));
-        Fields(fields)
+        Fields::from(fields)
+    }
+
+    /// Notes whose rank sent the request.
+    pub(super) fn sent_by(self, attempt: Option<Reporting>) -> Fields {
+        Fields { attempt, ..self }
+    }
+
+    /// Returns the attempt whose rank sent the request.
+    pub(super) fn attempt(&self) -> Option<Reporting> {
+        self.attempt
     }
 
     /// Returns a text that isn't empty.
     pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, MlflowError> {
-        match self.0.remove(name) {
+        match self.map.remove(name) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text).filter(|text| !text.is_empty())),
             Some(other) => Err(wrong(name, &other)),
@@ -60,10 +81,10 @@ impl Fields {
 
     /// Returns a text or a number as a text: ids and names of enumerations.
     pub(super) fn word(&mut self, name: &str) -> Result<Option<String>, MlflowError> {
-        match self.0.remove(name) {
+        match self.map.remove(name) {
             Some(Value::Number(number)) => Ok(Some(number.to_string())),
             Some(value) => {
-                self.0.insert(name.to_owned(), value);
+                self.map.insert(name.to_owned(), value);
                 self.text(name)
             }
             None => Ok(None),
@@ -72,7 +93,7 @@ impl Fields {
 
     /// Returns a whole number.
     pub(super) fn whole(&mut self, name: &str) -> Result<Option<i64>, MlflowError> {
-        let value = match self.0.remove(name) {
+        let value = match self.map.remove(name) {
             None | Some(Value::Null) => return Ok(None),
             Some(value) => value,
         };
@@ -86,7 +107,7 @@ impl Fields {
 
     /// Returns a number, which may be `"NaN"`, `"Infinity"` or `"-Infinity"`.
     pub(super) fn number(&mut self, name: &str) -> Result<Option<f64>, MlflowError> {
-        let value = match self.0.remove(name) {
+        let value = match self.map.remove(name) {
             None | Some(Value::Null) => return Ok(None),
             Some(value) => value,
         };
@@ -100,7 +121,7 @@ impl Fields {
 
     /// Returns whether something is so.
     pub(super) fn is_set(&mut self, name: &str, default: bool) -> Result<bool, MlflowError> {
-        match self.0.remove(name) {
+        match self.map.remove(name) {
             None | Some(Value::Null) => Ok(default),
             Some(Value::Bool(value)) => Ok(value),
             Some(Value::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
@@ -111,9 +132,9 @@ impl Fields {
 
     /// Returns an object.
     pub(super) fn object(&mut self, name: &str) -> Result<Option<Fields>, MlflowError> {
-        match self.0.remove(name) {
+        match self.map.remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(Value::Object(fields)) => Ok(Some(Fields(fields))),
+            Some(Value::Object(fields)) => Ok(Some(Fields::from(fields))),
             Some(other) => Err(wrong(name, &other)),
         }
     }
@@ -121,7 +142,7 @@ impl Fields {
     /// Returns a list of objects.
     pub(super) fn objects(&mut self, name: &str) -> Result<Vec<Fields>, MlflowError> {
         let object = |value| match value {
-            Value::Object(fields) => Ok(Fields(fields)),
+            Value::Object(fields) => Ok(Fields::from(fields)),
             other => Err(wrong(name, &other)),
         };
         self.list(name)?.into_iter().map(object).collect()
@@ -138,7 +159,7 @@ impl Fields {
     }
 
     fn list(&mut self, name: &str) -> Result<Vec<Value>, MlflowError> {
-        match self.0.remove(name) {
+        match self.map.remove(name) {
             None | Some(Value::Null) => Ok(Vec::new()),
             Some(Value::Array(list)) => Ok(list),
             Some(text @ Value::String(_)) => Ok(vec![text]),
@@ -268,7 +289,7 @@ mod tests {
     fn query(text: &str) -> Fields {
         let mut fields = Map::new();
         read_query(&mut fields, text);
-        Fields(fields)
+        Fields::from(fields)
     }
 
     #[test]
@@ -283,8 +304,8 @@ mod tests {
 
     #[test]
     fn numbers_may_be_texts_and_nothing_else() {
-        let mut fields = Fields(
-            serde_json::from_str(
+        let mut fields = Fields::from(
+            serde_json::from_str::<Map<String, Value>>(
                 r#"{"a": "7", "b": 7, "c": 7.0, "d": 7.5, "e": "NaN", "f": "-Infinity", "g": true, "h": ""}"#,
             )
             .expect("an object"),

@@ -18,8 +18,8 @@ mod wire;
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::{RawPathParams, RawQuery, State};
+use axum::body::to_bytes;
+use axum::extract::{RawPathParams, RawQuery, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -30,7 +30,8 @@ use gangline_store::tracking::{ArtifactStore, Handle};
 use gangline_tracking::UnixMillis;
 use serde_json::{Value, json};
 
-use super::{App, auth, limit_time};
+use super::auth::Reporting;
+use super::{App, USER_BODY_BYTES_MAX, auth, limit_time};
 use answer::MlflowError;
 use fields::Fields;
 
@@ -63,15 +64,17 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     for (method, path, handler) in
         [experiments::ROUTES, runs::ROUTES, metrics::ROUTES, logged_models::ROUTES, registry::ROUTES].concat()
     {
-        let serve = move |State(app): State<Arc<App>>, RawQuery(query): RawQuery, path: RawPathParams, body: Bytes| {
-            let fields = Fields::of(query.as_deref(), &body, &path);
-            serve(app, fields, handler)
+        let serve = move |State(app): State<Arc<App>>, query: RawQuery, path: RawPathParams, request: Request| {
+            serve(app, query, path, request, handler)
         };
         api = api.route(path, on(method, serve));
     }
-    let api =
-        api.fallback(no_endpoint).layer(from_fn_with_state(app.clone(), auth::require_user)).layer(from_fn(limit_time));
-    let artifacts = artifacts::routes().layer(from_fn_with_state(app.clone(), auth::require_user_of_stream));
+    let api = api
+        .fallback(no_endpoint)
+        .layer(from_fn(auth::read_body))
+        .layer(from_fn_with_state(app.clone(), auth::require_tracker))
+        .layer(from_fn(limit_time));
+    let artifacts = artifacts::routes().layer(from_fn_with_state(app.clone(), auth::require_tracker));
     Router::new()
         .nest("/api/2.0/mlflow", api.clone())
         .nest("/ajax-api/2.0/mlflow", api)
@@ -84,9 +87,20 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/graphql", post(no_endpoint))
 }
 
-async fn serve(app: Arc<App>, fields: Result<Fields, MlflowError>, handler: Handler) -> Response {
+async fn serve(
+    app: Arc<App>,
+    RawQuery(query): RawQuery,
+    path: RawPathParams,
+    request: Request,
+    handler: Handler,
+) -> Response {
+    let attempt = request.extensions().get::<Reporting>().copied();
+    let fields = match to_bytes(request.into_body(), USER_BODY_BYTES_MAX).await {
+        Ok(body) => Fields::of(query.as_deref(), &body, &path),
+        Err(_) => Err(MlflowError::invalid("the body breaks off")),
+    };
     let fields = match fields {
-        Ok(fields) => fields,
+        Ok(fields) => fields.sent_by(attempt),
         Err(error) => return error.into_response(),
     };
     let tracking = app.tracking.clone();

@@ -2,7 +2,7 @@
 
 use axum::routing::MethodFilter;
 use gangline_store::tracking::{NewRun, RunChange};
-use gangline_tracking::{Dataset, Input, Lifecycle, ModelOutput, Refusal, RunStatus, UnixMillis, View};
+use gangline_tracking::{Dataset, Entry, Input, Lifecycle, ModelOutput, Refusal, RunStatus, UnixMillis, View};
 use serde_json::{Value, json};
 
 use super::answer::MlflowError;
@@ -26,11 +26,22 @@ pub(super) const ROUTES: &[(MethodFilter, &str, Handler)] = &[
     (GET, "/artifacts/list", list_artifacts),
 ];
 
+/// The tags that join a run to the job and the attempt whose rank made it.
+const JOB_TAG: &str = "gangline.job";
+const ATTEMPT_TAG: &str = "gangline.attempt";
+
 const COUNT: usize = 1000;
 const COUNT_MAX: usize = 50_000;
 
 fn create(tracking: &Tracking, mut fields: Fields) -> Result<Value, MlflowError> {
     let experiment = fields.word("experiment_id")?.unwrap_or_else(|| "0".into());
+    let mut tags = fields.entries("tags")?;
+    if let Some(attempt) = fields.attempt() {
+        // What a client says of its job gives way to what its token proves.
+        tags.retain(|tag| tag.key != JOB_TAG && tag.key != ATTEMPT_TAG);
+        tags.push(Entry { key: JOB_TAG.into(), value: attempt.job.to_string() });
+        tags.push(Entry { key: ATTEMPT_TAG.into(), value: attempt.attempt.0.to_string() });
+    }
     let new = NewRun {
         id: names::id()?,
         experiment: gangline_tracking::ExperimentId::parse(&experiment)?,
@@ -38,7 +49,7 @@ fn create(tracking: &Tracking, mut fields: Fields) -> Result<Value, MlflowError>
         default_name: names::name()?,
         user: fields.text("user_id")?.unwrap_or_default(),
         start: UnixMillis(fields.whole("start_time")?.unwrap_or_default()),
-        tags: fields.entries("tags")?,
+        tags,
     };
     let run = tracking.store.write(move |writing| writing.create_run(new))?;
     Ok(json!({"run": wire::run(&run)}))
