@@ -47,6 +47,8 @@ mod telemetry;
 #[cfg(feature = "tensors")]
 mod tensors;
 #[cfg(feature = "product")]
+mod tracking;
+#[cfg(feature = "product")]
 mod training;
 
 use std::process::ExitCode;
@@ -88,6 +90,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("telemetry", telemetry::run),
     #[cfg(feature = "tensors")]
     ("tensors", tensors::run),
+    #[cfg(feature = "product")]
+    ("tracking", tracking::run),
 ];
 
 fn main() -> ExitCode {
