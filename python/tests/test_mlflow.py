@@ -132,6 +132,25 @@ def test_the_same_session_has_the_same_answers(ours, theirs, tmp_path):
     assert set(differing) == set(DIFFERENCES), "a difference that is gone leaves the list"
 
 
+def test_the_callbacks_of_trainers_log_the_same(ours, theirs, tmp_path):
+    script = SESSION.with_name("mlflow_callbacks.py")
+
+    def train(server, name):
+        command = [sys.executable, "-W", "ignore", script, server.uri, tmp_path / name]
+        environment = {**server.environment, "MLFLOW_TRACKING_URI": server.uri}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def logged(training):
+        text, errors = training.communicate(timeout=LIMIT_SECONDS)
+        assert training.returncode == 0, errors[-6_000:]
+        return json.loads(text.splitlines()[-1])
+
+    own, real = [logged(training) for training in [train(ours, "own"), train(theirs, "real")]]
+    assert own == real
+    assert own["hugging-face"]["steps"]["loss"] == [2, 4, 6] and len(own["hugging-face"]["params"]) > 100
+    assert len(own["lightning"]["steps"]["train_loss"]) == 6 and own["lightning"]["status"] == "FINISHED"
+
+
 def test_what_was_acknowledged_outlives_a_kill(ours):
     os.environ.update({name: ours.environment[name] for name in (*QUIET, "MLFLOW_TRACKING_TOKEN")})
     from mlflow import MlflowClient
@@ -222,6 +241,18 @@ def test_a_run_that_a_job_starts_belongs_to_it(tmp_path):
         (run,) = json.load(urllib.request.urlopen(request, timeout=30))["runs"]
         assert run["data"]["metrics"][0] | {"timestamp": 0} == {"key": "loss", "value": 0.25, "step": 3, "timestamp": 0}
         assert run["info"]["status"] == "FINISHED"
+        id = run["info"]["run_id"]
+        listed = plane.ask("runs", "list", "--experiment", "of-jobs", "--filter", "metrics.loss < 0.5")
+        assert [one["info"]["run_id"] for one in listed["runs"]] == [id]
+        shown = plane.run("runs", "show", id[:10])
+        assert f"job         {job} " in shown.stdout and "0.250000" in shown.stdout, shown.stderr
+        for arguments, reason in [
+            (("show", "c0ffee"), 'there is no run "c0ffee"'),
+            (("list", "--experiment", "x"), 'there is no experiment "x"'),
+            (("list", "--filter", "loss < 1"), "Invalid attribute key 'loss'"),
+        ]:
+            refused = plane.run("runs", *arguments)
+            assert refused.returncode != 0 and reason in refused.stderr and "G0332" in refused.stderr
         # The rank's token tracks and does nothing else.
         elsewhere = plane.submit(
             "elsewhere",

@@ -100,6 +100,23 @@ impl Client {
         })
     }
 
+    /// Asks MLflow's API, whose paths are below `/api/2.0/mlflow`, and whose errors look otherwise.
+    pub(crate) fn track<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        #[derive(serde::Deserialize)]
+        struct Refused {
+            message: String,
+        }
+        let url = format!("{}/api/2.0/mlflow/{path}", self.url);
+        let sent = self.agent.post(url).header("authorization", self.bearer()).send_json(body);
+        let (status, text) = self.receive(sent)?;
+        match serde_json::from_str::<Refused>(&text) {
+            Ok(Refused { message }) if status >= 400 => {
+                Err(Failure::coded("G0332", message, "docs/guides/tracking.md says how filters are written"))
+            }
+            _ => self.decode(status, &text),
+        }
+    }
+
     /// Returns one job.
     pub(crate) fn job(&self, id: &str) -> Result<api::Job, Failure> {
         self.get(&format!("/jobs/{}", path_segment(id)))

@@ -38,6 +38,7 @@ mod report;
 mod retention;
 mod retry;
 mod run;
+mod runs;
 mod sbatch;
 mod schedules;
 mod series;
@@ -114,6 +115,8 @@ enum Command {
     Schedules(schedules::SchedulesArgs),
     /// List templates of job files, or print one
     Templates(templates::TemplatesArgs),
+    /// List the runs that scripts log through MLflow's clients, or show one
+    Runs(runs::RunsArgs),
     /// List jobs
     Ps(jobs::PsArgs),
     /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost; or a sweep and its jobs
@@ -253,6 +256,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Resume(args) => change::resume(&Client::connect(&global)?, &args, global.json)?,
         Command::Schedules(args) => schedules::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Templates(args) => templates::run(&Client::connect(&global)?, &args, global.json)?,
+        Command::Runs(args) => runs::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
         Command::Show(args) => show::run(&global, &args)?,
         Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,

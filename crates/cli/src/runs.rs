@@ -1,0 +1,259 @@
+//! `runs`: the runs that scripts logged through MLflow's clients.
+
+use std::collections::BTreeMap;
+
+use clap::{Args, Subcommand};
+use gangline_api::Time;
+use gangline_base::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::output;
+
+/// Columns of metrics in a list unless the user names some.
+const METRICS_SHOWN: usize = 3;
+/// The most experiments that are listed over.
+const EXPERIMENTS_MAX: u32 = 10_000;
+/// Digits of a run's id that a list shows.
+const ID_DIGITS: usize = 12;
+
+/// Which runs to show.
+#[derive(Args, Debug)]
+pub(crate) struct RunsArgs {
+    #[command(subcommand)]
+    command: RunsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RunsCommand {
+    /// List runs, the newest first
+    List(ListArgs),
+    /// Show a run: its parameters, its metrics, its tags, and the job that it belongs to
+    Show {
+        /// The run's id, or its first digits
+        run: String,
+    },
+}
+
+#[derive(Args, Debug)]
+struct ListArgs {
+    /// Only runs of this experiment
+    #[arg(long, value_name = "NAME")]
+    experiment: Option<String>,
+    /// Only runs for which this holds, as "metrics.loss < 0.1 AND params.lr = '0.0003'"
+    #[arg(long)]
+    filter: Option<String>,
+    /// The order, as "metrics.loss ASC"
+    #[arg(long, value_name = "FIELD")]
+    order_by: Option<String>,
+    /// Show these metrics (may be repeated)
+    #[arg(long = "metric", value_name = "KEY")]
+    metrics: Vec<String>,
+    /// The most runs
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    limit: u32,
+}
+
+#[derive(Deserialize)]
+struct Experiments {
+    #[serde(default)]
+    experiments: Vec<Experiment>,
+}
+
+#[derive(Deserialize)]
+struct Experiment {
+    experiment_id: String,
+    name: String,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Found {
+    #[serde(default)]
+    runs: Vec<Run>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Run {
+    info: Info,
+    #[serde(default)]
+    data: Data,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Info {
+    run_id: String,
+    run_name: String,
+    experiment_id: String,
+    status: String,
+    start_time: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    end_time: Option<u64>,
+    artifact_uri: String,
+}
+
+#[derive(Default, Deserialize, Serialize)]
+struct Data {
+    #[serde(default)]
+    metrics: Vec<Metric>,
+    #[serde(default)]
+    params: Vec<Entry>,
+    #[serde(default)]
+    tags: Vec<Entry>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Metric {
+    key: String,
+    /// A number, or the name of one that JSON has not.
+    value: serde_json::Value,
+    step: i64,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Entry {
+    key: String,
+    value: String,
+}
+
+pub(crate) fn run(client: &Client, args: &RunsArgs, is_json: bool) -> Result<(), Failure> {
+    let experiments = experiments(client)?;
+    match &args.command {
+        RunsCommand::List(wanted) => list(client, &experiments, wanted, is_json),
+        RunsCommand::Show { run } => show(&find(client, &experiments, run)?, &experiments, is_json),
+    }
+}
+
+/// Returns the names of experiments by their ids.
+fn experiments(client: &Client) -> Result<BTreeMap<String, String>, Failure> {
+    let found: Experiments = client.track("experiments/search", &json!({"max_results": EXPERIMENTS_MAX}))?;
+    Ok(found.experiments.into_iter().map(|one| (one.experiment_id, one.name)).collect())
+}
+
+fn list(
+    client: &Client,
+    experiments: &BTreeMap<String, String>,
+    wanted: &ListArgs,
+    is_json: bool,
+) -> Result<(), Failure> {
+    let is_wanted = |name: &String| wanted.experiment.as_ref().is_none_or(|wanted| wanted == name);
+    let ids: Vec<&String> = experiments.iter().filter(|(_, name)| is_wanted(name)).map(|(id, _)| id).collect();
+    if let (Some(name), true) = (&wanted.experiment, ids.is_empty()) {
+        let names: Vec<&str> = experiments.values().map(String::as_str).take(20).collect();
+        return Err(Failure::coded(
+            "G0332",
+            format!("there is no experiment \"{name}\""),
+            format!("there are {}", names.join(", ")),
+        ));
+    }
+    let search = json!({
+        "experiment_ids": ids, "filter": wanted.filter, "max_results": wanted.limit, "order_by": wanted.order_by.as_ref().map(|order| [order]),
+    });
+    let found: Found = client.track("runs/search", &search)?;
+    if is_json {
+        return output::json(&found);
+    }
+    if found.runs.is_empty() {
+        output::tell("no run; a script logs some with MLflow's client (docs/guides/tracking.md)");
+        return Ok(());
+    }
+    let metrics = shown_metrics(&found.runs, &wanted.metrics);
+    let mut headings = vec!["RUN", "NAME", "EXPERIMENT", "STATUS", "STARTED", "JOB"];
+    let aligned: Vec<String> = metrics.iter().map(|key| format!(">{key}")).collect();
+    headings.extend(aligned.iter().map(String::as_str));
+    let rows = found.runs.iter().map(|run| row(run, experiments, &metrics)).collect();
+    output::print(&output::table(&headings, rows))
+}
+
+/// The metrics that a list shows: those named, or the first that its runs have.
+fn shown_metrics(runs: &[Run], named: &[String]) -> Vec<String> {
+    if !named.is_empty() {
+        return named.to_vec();
+    }
+    let mut keys: Vec<String> = Vec::new();
+    for metric in runs.iter().flat_map(|run| &run.data.metrics) {
+        if keys.len() < METRICS_SHOWN && !keys.contains(&metric.key) {
+            keys.push(metric.key.clone());
+        }
+    }
+    keys
+}
+
+fn row(run: &Run, experiments: &BTreeMap<String, String>, metrics: &[String]) -> Vec<String> {
+    let Run { info, data } = run;
+    let mut row = vec![
+        info.run_id.chars().take(ID_DIGITS).collect(),
+        output::shorten(&info.run_name, 32),
+        output::shorten(experiments.get(&info.experiment_id).map_or("", String::as_str), 24),
+        info.status.to_lowercase(),
+        time(info.start_time),
+        tag(data, "gangline.job").unwrap_or("-").to_owned(),
+    ];
+    let latest = |key: &String| data.metrics.iter().find(|metric| metric.key == *key).map_or("-".to_owned(), value);
+    row.extend(metrics.iter().map(latest));
+    row
+}
+
+fn tag<'a>(data: &'a Data, key: &str) -> Option<&'a str> {
+    data.tags.iter().find(|tag| tag.key == key).map(|tag| tag.value.as_str())
+}
+
+fn time(millis: u64) -> String {
+    output::time(Time(Timestamp::from_unix_nanos(millis.saturating_mul(1_000_000))))
+}
+
+fn value(metric: &Metric) -> String {
+    match &metric.value {
+        serde_json::Value::String(text) => text.clone(),
+        number => number.as_f64().map_or_else(String::new, |number| format!("{number:.6}")),
+    }
+}
+
+/// Finds a run by its id, or by the first digits of one.
+fn find(client: &Client, experiments: &BTreeMap<String, String>, id: &str) -> Result<Run, Failure> {
+    let ids: Vec<&String> = experiments.keys().collect();
+    let like = id.replace(['\'', '%', '_', '\\'], "");
+    let search = json!({"experiment_ids": ids, "filter": format!("run_id LIKE '{like}%'"), "max_results": 2, "run_view_type": "ALL"});
+    let mut found: Found = client.track("runs/search", &search)?;
+    match (found.runs.pop(), found.runs.pop()) {
+        (Some(run), None) => Ok(run),
+        (None, _) => {
+            Err(Failure::coded("G0332", format!("there is no run \"{id}\""), "gangline runs list shows the runs"))
+        }
+        (Some(_), Some(_)) => {
+            Err(Failure::coded("G0332", format!("several runs begin with \"{id}\""), "write more of its digits"))
+        }
+    }
+}
+
+fn show(run: &Run, experiments: &BTreeMap<String, String>, is_json: bool) -> Result<(), Failure> {
+    if is_json {
+        return output::json(run);
+    }
+    let Run { info, data } = run;
+    let mut lines = vec![
+        format!("run         {}", info.run_id),
+        format!("name        {}", info.run_name),
+        format!("experiment  {}", experiments.get(&info.experiment_id).map_or("", String::as_str)),
+        format!("status      {}", info.status.to_lowercase()),
+        format!("started     {}", time(info.start_time)),
+    ];
+    lines.extend(info.end_time.map(|end| format!("ended       {}", time(end))));
+    lines.push(format!("artifacts   {}", info.artifact_uri));
+    if let Some(job) = tag(data, "gangline.job") {
+        lines.push(format!("job         {job} (gangline cost show {job} says what it cost)"));
+    }
+    output::print(&(lines.join("\n") + "\n"))?;
+    let metrics = data.metrics.iter().map(|metric| vec![metric.key.clone(), value(metric), metric.step.to_string()]);
+    section(&["METRIC", ">LATEST", ">STEP"], metrics.collect())?;
+    let entries = |entries: &[Entry]| {
+        entries.iter().map(|entry| vec![entry.key.clone(), output::shorten(&entry.value, 100)]).collect()
+    };
+    section(&["PARAMETER", "VALUE"], entries(&data.params))?;
+    section(&["TAG", "VALUE"], entries(&data.tags))
+}
+
+fn section(headings: &[&str], rows: Vec<Vec<String>>) -> Result<(), Failure> {
+    if rows.is_empty() { Ok(()) } else { output::print(&format!("\n{}", output::table(headings, rows))) }
+}
