@@ -18,3 +18,4 @@ mod reports;
 mod schedules;
 mod sweeps;
 mod templates;
+mod tracking;
