@@ -3,6 +3,7 @@
 use axum::routing::MethodFilter;
 use gangline_store::tracking::{Logged, MetricBatch};
 use gangline_tracking::{Metric, Point, UnixMillis};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::MlflowError;
@@ -14,9 +15,39 @@ pub(super) const ROUTES: &[(MethodFilter, &str, Handler)] = &[
     (POST, "/runs/log-metric", log_metric),
     (POST, "/runs/log-parameter", log_param),
     (POST, "/runs/log-batch", log_batch),
-    (GET, "/metrics/get-history", history),
-    (GET, "/metrics/get-history-bulk-interval", curves),
 ];
+
+/// The paths below `/api/2.0/mlflow` whose answers are long.
+pub(super) const HISTORIES: &[(MethodFilter, &str, Handler<Points>)] =
+    &[(GET, "/metrics/get-history", history), (GET, "/metrics/get-history-bulk-interval", curves)];
+
+/// Points of metrics: tens of thousands of them, so that they are written from where they are.
+#[derive(Serialize)]
+pub(super) struct Points {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    metrics: Vec<Shown>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_page_token: Option<String>,
+}
+
+/// One point as the API shows it.
+#[derive(Serialize)]
+struct Shown {
+    key: String,
+    #[serde(serialize_with = "wire::write_number")]
+    value: f64,
+    timestamp: i64,
+    step: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<String>,
+}
+
+impl Shown {
+    fn of(key: &str, point: &Point, run: Option<&str>) -> Shown {
+        let Point { at, step, value } = *point;
+        Shown { key: key.to_owned(), value, timestamp: at.0, step, run_id: run.map(str::to_owned) }
+    }
+}
 
 /// The most points of a history's page.
 const HISTORY_MAX: usize = 25_000;
@@ -66,7 +97,7 @@ fn log_batch(tracking: &Tracking, mut fields: Fields) -> Result<Value, MlflowErr
     Ok(json!({}))
 }
 
-fn history(tracking: &Tracking, mut fields: Fields) -> Result<Value, MlflowError> {
+fn history(tracking: &Tracking, mut fields: Fields) -> Result<Points, MlflowError> {
     let (run, key, offset) = (fields.run()?, fields.required("metric_key")?, fields.offset()?);
     // Without a count the whole history is shown, as with MLflow.
     let count = fields.whole("max_results")?.map(|count| usize::try_from(count).unwrap_or_default());
@@ -77,16 +108,13 @@ fn history(tracking: &Tracking, mut fields: Fields) -> Result<Value, MlflowError
     }
     let count = count.map_or(usize::MAX, |count| count.min(HISTORY_MAX));
     let points = tracking.store.read(|reading| reading.metric_history(&run, &key))?;
-    let shown: Vec<&Point> = points.iter().skip(offset).take(count).collect();
-    let end = offset.saturating_add(shown.len());
-    let next = (end < points.len()).then(|| end.to_string());
-    let answer = wire::Object::new()
-        .with_list("metrics", &shown, |point| wire::point_of(&key, point, None))
-        .with_some("next_page_token", next);
-    Ok(answer.done())
+    let metrics: Vec<Shown> =
+        points.iter().skip(offset).take(count).map(|point| Shown::of(&key, point, None)).collect();
+    let end = offset.saturating_add(metrics.len());
+    Ok(Points { metrics, next_page_token: (end < points.len()).then(|| end.to_string()) })
 }
 
-fn curves(tracking: &Tracking, mut fields: Fields) -> Result<Value, MlflowError> {
+fn curves(tracking: &Tracking, mut fields: Fields) -> Result<Points, MlflowError> {
     let runs = fields.texts("run_ids")?;
     if runs.is_empty() {
         return Err(MlflowError::missing_parameter("run_ids"));
@@ -114,12 +142,12 @@ fn curves(tracking: &Tracking, mut fields: Fields) -> Result<Value, MlflowError>
         }
     };
     let points = tracking.store.read(|reading| {
-        let curve = |run: &String| Ok((run.clone(), reading.metric_curve(run, &key, steps, count)?));
+        let curve = |run: &String| reading.metric_curve(run, &key, steps, count);
         runs.iter().map(curve).collect::<Result<Vec<_>, _>>()
     })?;
-    let of_run = |(run, points): (String, Vec<Point>)| {
-        points.into_iter().map(|point| wire::point_of(&key, &point, Some(&run))).collect::<Vec<Value>>()
-    };
-    let metrics: Vec<Value> = points.into_iter().flat_map(of_run).collect();
-    Ok(wire::Object::new().with_list("metrics", &metrics, Value::clone).done())
+    let mut metrics = Vec::with_capacity(points.iter().map(Vec::len).sum());
+    for (run, points) in runs.iter().zip(&points) {
+        metrics.extend(points.iter().map(|point| Shown::of(&key, point, Some(run))));
+    }
+    Ok(Points { metrics, next_page_token: None })
 }

@@ -28,6 +28,7 @@ use axum::{Json, Router};
 use gangline_base::Timestamp;
 use gangline_store::tracking::{ArtifactStore, Handle};
 use gangline_tracking::UnixMillis;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::auth::Reporting;
@@ -50,7 +51,7 @@ pub struct Tracking {
 }
 
 /// A handler of a request that waits for the store, and so runs on a thread of its own.
-type Handler = fn(&Tracking, Fields) -> Result<Value, MlflowError>;
+type Handler<T = Value> = fn(&Tracking, Fields) -> Result<T, MlflowError>;
 
 impl Tracking {
     fn now(&self) -> UnixMillis {
@@ -60,15 +61,9 @@ impl Tracking {
 
 /// Returns the routes at the root: MLflow's API, and those for its version and health.
 pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
-    let mut api = Router::new();
-    for (method, path, handler) in
-        [experiments::ROUTES, runs::ROUTES, metrics::ROUTES, logged_models::ROUTES, registry::ROUTES].concat()
-    {
-        let serve = move |State(app): State<Arc<App>>, query: RawQuery, path: RawPathParams, request: Request| {
-            serve(app, query, path, request, handler)
-        };
-        api = api.route(path, on(method, serve));
-    }
+    let tables = [experiments::ROUTES, runs::ROUTES, metrics::ROUTES, logged_models::ROUTES, registry::ROUTES];
+    let api = tables.into_iter().fold(Router::new(), add);
+    let api = add(api, metrics::HISTORIES);
     let api = api
         .fallback(no_endpoint)
         .layer(from_fn(auth::read_body))
@@ -87,12 +82,26 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/graphql", post(no_endpoint))
 }
 
-async fn serve(
+/// Adds the routes of a table.
+fn add<T: Serialize + Send + 'static>(
+    api: Router<Arc<App>>,
+    table: &[(MethodFilter, &'static str, Handler<T>)],
+) -> Router<Arc<App>> {
+    table.iter().fold(api, |api, (method, path, handler)| {
+        let handler = *handler;
+        let serve = move |State(app): State<Arc<App>>, query: RawQuery, path: RawPathParams, request: Request| {
+            serve(app, query, path, request, handler)
+        };
+        api.route(path, on(*method, serve))
+    })
+}
+
+async fn serve<T: Serialize + Send + 'static>(
     app: Arc<App>,
     RawQuery(query): RawQuery,
     path: RawPathParams,
     request: Request,
-    handler: Handler,
+    handler: Handler<T>,
 ) -> Response {
     let attempt = request.extensions().get::<Reporting>().copied();
     let fields = match to_bytes(request.into_body(), USER_BODY_BYTES_MAX).await {
@@ -104,8 +113,10 @@ async fn serve(
         Err(error) => return error.into_response(),
     };
     let tracking = app.tracking.clone();
-    match tokio::task::spawn_blocking(move || handler(&tracking, fields)).await {
-        Ok(Ok(answer)) => Json(answer).into_response(),
+    // A long answer is written there too.
+    let answer = move || handler(&tracking, fields).map(|answer| Json(answer).into_response());
+    match tokio::task::spawn_blocking(answer).await {
+        Ok(Ok(answer)) => answer,
         Ok(Err(error)) => error.into_response(),
         Err(_) => MlflowError::internal("a handler panicked").into_response(),
     }

@@ -3,8 +3,9 @@
 
 use gangline_store::tracking::Page;
 use gangline_tracking::{
-    Entry, Experiment, Input, LoggedModel, Metric, ModelMetric, ModelVersion, Point, RegisteredModel, Run, RunInfo,
+    Entry, Experiment, Input, LoggedModel, Metric, ModelMetric, ModelVersion, RegisteredModel, Run, RunInfo,
 };
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 /// An object in the making.
@@ -57,6 +58,14 @@ pub(super) fn number(value: f64) -> Value {
     }
 }
 
+/// Writes a number as [`number`] shows it.
+pub(super) fn write_number<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
+    match *value {
+        value if value.is_finite() => to.serialize_f64(value),
+        value => number(value).serialize(to),
+    }
+}
+
 pub(super) fn experiment(experiment: &Experiment) -> Value {
     let Experiment { id, name, artifact_location, lifecycle, created, updated, tags } = experiment;
     Object::new()
@@ -104,17 +113,11 @@ pub(super) fn run(run: &Run) -> Value {
 }
 
 fn metric(Metric { key, point }: &Metric) -> Value {
-    point_of(key, point, None)
-}
-
-/// A value of a metric.
-pub(super) fn point_of(key: &str, point: &Point, run: Option<&str>) -> Value {
     Object::new()
-        .with("key", key)
+        .with("key", key.as_str())
         .with("value", number(point.value))
         .with("timestamp", point.at.0)
         .with("step", point.step)
-        .with_some("run_id", run)
         .done()
 }
 
