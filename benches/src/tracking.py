@@ -28,6 +28,14 @@ class Server:
 
     def call(self, method, path, body=None):
         body = json.dumps(body).encode() if isinstance(body, dict) else body
+        try:
+            return self.send(method, path, body)
+        except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
+            # A server may end a connection that nobody used for a while.
+            self.connection.close()
+            return self.send(method, path, body)
+
+    def send(self, method, path, body):
         self.connection.request(method, f"/api/2.0/mlflow/{path}", body, self.headers)
         if "ACKNOWLEDGES_AT_ONCE" in os.environ:
             self.connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
