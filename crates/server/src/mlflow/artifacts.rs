@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::answer::MlflowError;
-use super::{NO_BODY, Tracking, names, no_endpoint, wire};
+use super::{Tracking, names, no_endpoint, wire};
 use crate::App;
 use crate::crowd::Admission;
 
@@ -109,7 +109,7 @@ async fn upload(
     received?;
     let now = app.tracking.now();
     blocking(&app, move |tracking| tracking.artifacts.put(path, upload, now)).await?;
-    Ok((NO_BODY, Json(json!({}))).into_response())
+    Ok(Json(json!({})).into_response())
 }
 
 fn write(mut upload: Upload, mut pieces: mpsc::Receiver<Bytes>) -> Result<Upload, Failure> {

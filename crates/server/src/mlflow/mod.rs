@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use axum::body::to_bytes;
 use axum::extract::{RawPathParams, RawQuery, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on, post};
@@ -145,6 +145,3 @@ const GET: MethodFilter = MethodFilter::GET;
 const POST: MethodFilter = MethodFilter::POST;
 const PATCH: MethodFilter = MethodFilter::PATCH;
 const DELETE: MethodFilter = MethodFilter::DELETE;
-
-/// The status of an answer without a body.
-const NO_BODY: StatusCode = StatusCode::OK;
