@@ -17,6 +17,9 @@ const COLUMNS: &str =
     "SELECT id, uuid, experiment, name, model_type, source_run, artifact_uri, status, created, updated
                        FROM logged_model";
 
+/// The most datasets, and the most metrics to order by, of a search.
+const NAMED_MAX: usize = 20;
+
 /// A logged model to be made.
 #[derive(Clone, Debug)]
 pub struct NewLoggedModel {
@@ -95,6 +98,11 @@ impl Reading<'_> {
             },
             ties: &[("x.created", "x.created DESC"), ("x.uuid", "x.uuid ASC")],
         };
+        if wanted.datasets.len() > NAMED_MAX || wanted.by_metrics.len() > NAMED_MAX {
+            let message =
+                format!("a search names at most {NAMED_MAX} datasets, and orders by at most {NAMED_MAX} metrics");
+            return Err(Refusal::invalid(message).into());
+        }
         let mut query = scope.query(&wanted.search.filter, &wanted.search.order_by)?;
         query.require_any("x.experiment", &wanted.experiments)?;
         query.require("x.lifecycle = 'active'", []);

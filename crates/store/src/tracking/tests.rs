@@ -186,6 +186,20 @@ fn a_number_of_a_version_is_given_once() {
     service.stop();
 }
 
+/// A search that SQLite would find too long is the client's fault.
+#[test]
+fn a_search_of_too_many_datasets_is_refused() {
+    let (_folder, service) = fresh();
+    let search = |datasets: usize| {
+        let datasets = vec![("corpus".to_owned(), None); datasets];
+        let wanted = SearchLoggedModels { datasets, ..SearchLoggedModels::default() };
+        service.handle().read(|reading| reading.search_logged_models(&wanted)).map(|page| page.found.len())
+    };
+    assert_eq!(search(20), Ok(0));
+    assert_eq!(search(20_000).map_err(code), Err(Some(Code::InvalidParameterValue)));
+    service.stop();
+}
+
 fn artifacts(folder: &Path, handle: Handle) -> ArtifactStore {
     let store = ArtifactStore::of(folder.join("artifacts"), handle);
     store.prepare().expect("the folder is writable");
