@@ -60,7 +60,8 @@ def hugging_face(folder):
 def shown(client, experiment):
     """The run without times and places, which differ between any two trainings."""
     (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
-    steps = {key: [point.step for point in client.get_metric_history(run.info.run_id, key)] for key in sorted(run.data.metrics)}
+    # Two logs of one value at one step are one point if they fall into one millisecond.
+    steps = {key: sorted({point.step for point in client.get_metric_history(run.info.run_id, key)}) for key in sorted(run.data.metrics)}
     losses = {key: value for key, value in run.data.metrics.items() if key.endswith("loss")}
     params = {key: value for key, value in run.data.params.items() if "dir" not in key}
     return {"name": run.info.run_name, "status": run.info.status, "steps": steps, "losses": losses, "params": params, "tags": sorted(run.data.tags)}
