@@ -4,6 +4,7 @@
 //! threads in any order and joined afterwards, with the same digest.
 
 use std::fmt;
+use std::str::FromStr;
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -116,10 +117,19 @@ impl Serialize for Digest {
     }
 }
 
+impl FromStr for Digest {
+    type Err = blake3::HexError;
+
+    /// Reads 64 hexadecimal digits.
+    fn from_str(text: &str) -> Result<Digest, blake3::HexError> {
+        blake3::Hash::from_hex(text).map(Digest::from)
+    }
+}
+
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        blake3::Hash::from_hex(text).map(Digest::from).map_err(serde::de::Error::custom)
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 

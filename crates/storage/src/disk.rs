@@ -32,6 +32,8 @@ pub enum DiskAct {
     SyncFile,
     /// Renames a file or folder to its final name; the path is the final one.
     Rename,
+    /// Gives a file a second name.
+    Link,
     /// Syncs a folder.
     SyncFolder,
     /// Removes a file or folder.
@@ -218,6 +220,11 @@ impl Disk {
         })
     }
 
+    /// Gives a file a second name, on the same file system. The folder must be synced later.
+    pub(crate) fn link_file(&self, from: &Path, to: &Path) -> Result<(), Error> {
+        self.act(DiskAct::Link, to, || fs::hard_link(from, to))
+    }
+
     /// Renames a file within its folder. The folder must be synced later.
     pub(crate) fn rename_file(&self, from: &Path, to: &Path) -> Result<(), Error> {
         self.act(DiskAct::Rename, to, || fs::rename(from, to))
@@ -247,6 +254,7 @@ impl DiskAct {
             DiskAct::Write => "write",
             DiskAct::SyncFile | DiskAct::SyncFolder => "fsync",
             DiskAct::Rename => "rename to",
+            DiskAct::Link => "link",
             DiskAct::Remove => "remove",
         }
     }

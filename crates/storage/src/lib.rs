@@ -38,6 +38,7 @@ mod foreign;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod history;
+mod hold;
 mod import;
 mod layout;
 mod lease;
@@ -80,6 +81,7 @@ pub use disk::{DiskAct, DiskHook};
 pub use error::{Error, Flaw};
 pub use export::{ExportOptions, Exported, Precision, RESERVED_PREFIX, SHARD_BYTES_DEFAULT};
 pub use gangline_base::{Bytes, Step, Timestamp, with_causes};
+pub use hold::Hold;
 pub use import::Imported;
 pub use lineage::{Branch, RUN_BYTES_MAX};
 pub use magnitude::{Magnitude, Squares};

@@ -10,6 +10,7 @@ mod damage;
 mod export;
 mod format;
 mod gang;
+mod hold;
 mod import;
 mod kill;
 mod lease;
