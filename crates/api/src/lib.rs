@@ -12,6 +12,7 @@ mod exit;
 mod explain;
 mod job;
 mod metric;
+mod model;
 mod node;
 mod schedule;
 mod submit;
@@ -36,6 +37,10 @@ pub use job::{
 pub use metric::{
     LastValue, Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues, NodeMetricCurves,
     NodeMetricList,
+};
+pub use model::{
+    AttemptLineage, CheckpointLineage, DataLineage, ExportedRequest, JobLineage, LINEAGE_VERSION, Lineage, Model,
+    ModelEvent, ModelList, ModelVersion, PromoteRequest, RegisterRequest, Registered, RunLineage, VerifiedRequest,
 };
 pub use node::{
     Drain, GpuHours, Health, Node, NodeAgent, NodeAttempt, NodeDetail, NodeEvent, NodeList, NodeProblem, Queue,

@@ -5,12 +5,12 @@ pub(crate) mod archive;
 mod bench;
 mod branches;
 mod diff;
-mod export;
+pub(crate) mod export;
 mod groups;
 mod import;
 mod keys;
 mod magnitudes;
-mod place;
+pub(crate) mod place;
 mod prune;
 mod show;
 

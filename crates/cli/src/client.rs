@@ -102,12 +102,28 @@ impl Client {
 
     /// Asks MLflow's API, whose paths are below `/api/2.0/mlflow`, and whose errors look otherwise.
     pub(crate) fn track<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        let request = self.agent.post(self.tracked(path)).header("authorization", self.bearer());
+        self.read_tracked(request.send_json(body))
+    }
+
+    /// Deletes something by MLflow's API.
+    pub(crate) fn untrack<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        let request = self.agent.delete(self.tracked(path)).header("authorization", self.bearer());
+        self.read_tracked(request.force_send_body().send_json(body))
+    }
+
+    fn tracked(&self, path: &str) -> String {
+        format!("{}/api/2.0/mlflow/{path}", self.url)
+    }
+
+    fn read_tracked<T: DeserializeOwned>(
+        &self,
+        sent: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<T, Failure> {
         #[derive(serde::Deserialize)]
         struct Refused {
             message: String,
         }
-        let url = format!("{}/api/2.0/mlflow/{path}", self.url);
-        let sent = self.agent.post(url).header("authorization", self.bearer()).send_json(body);
         let (status, text) = self.receive(sent)?;
         match serde_json::from_str::<Refused>(&text) {
             Ok(Refused { message }) if status >= 400 => {

@@ -29,6 +29,7 @@ mod listing;
 mod log_reader;
 mod logs;
 mod manual;
+mod models;
 mod moment;
 mod output;
 mod plan;
@@ -117,6 +118,8 @@ enum Command {
     Templates(templates::TemplatesArgs),
     /// List the runs that scripts log through MLflow's clients, or show one
     Runs(runs::RunsArgs),
+    /// Make checkpoints versions of models, promote and export them, and show where they came from
+    Models(models::ModelsArgs),
     /// List jobs
     Ps(jobs::PsArgs),
     /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost; or a sweep and its jobs
@@ -257,6 +260,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Schedules(args) => schedules::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Templates(args) => templates::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Runs(args) => runs::run(&Client::connect(&global)?, &args, global.json)?,
+        Command::Models(args) => return models::run(&Client::connect(&global)?, &args, global.json),
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
         Command::Show(args) => show::run(&global, &args)?,
         Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,

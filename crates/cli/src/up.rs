@@ -194,7 +194,8 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (url, budgets, visits) = (listening.url(port), alert_setup.budgets.clone(), Visits::default());
     publish(&folder, &url, listening.tls.as_ref().map(|tls| tls.certificates()))
         .map_err(|error| unpublished(&folder, &error))?;
-    let (code, beside) = (CodeStore::new(&folder, config.snapshot_max), Beside::start(&folder, &config.retention));
+    let code = CodeStore::new(&folder, config.snapshot_max);
+    let beside = Beside::start(&folder, &config.retention, &service)?;
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let reloading = Reloading::of(reload::reader(folder.clone(), args.config.clone(), config), &service);
     let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &beside.series());

@@ -12,9 +12,12 @@ mod disk_usage;
 mod folders;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub mod job_runs;
 mod notice;
+pub mod registry;
 mod reported;
 pub mod retention;
 pub mod secret;
 pub mod service;
+pub mod upkeep;
 pub mod views;

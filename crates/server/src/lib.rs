@@ -18,6 +18,7 @@ mod jobs;
 mod logs;
 mod metrics;
 mod mlflow;
+mod models;
 mod nodes;
 mod observing;
 mod once;
@@ -155,6 +156,13 @@ pub fn router(app: App) -> Router {
         .route("/schedules/{schedule}/{change}", post(schedules::change))
         .route("/templates", get(templates::list))
         .route("/templates/{template}", get(templates::show))
+        .route("/models", get(models::list))
+        .route("/models/{model}", get(models::show))
+        .route("/models/{model}/versions", post(models::register))
+        .route("/models/{model}/versions/{version}", get(models::version))
+        .route("/models/{model}/versions/{version}/verified", post(models::verified))
+        .route("/models/{model}/versions/{version}/promote", post(models::promote))
+        .route("/models/{model}/versions/{version}/exported", post(models::exported))
         .route("/nodes", get(nodes::list))
         .route("/nodes/{node}", get(agents::show))
         .route("/nodes/{node}/metrics", get(metrics::list_of_node))

@@ -8,6 +8,7 @@ use axum::extract::{Query, State};
 use axum::{Extension, Json};
 use gangline_api as api;
 use gangline_base::{AttemptNumber, Epoch, JobId, Measured, NodeName, Step, Timestamp};
+use gangline_control::job_runs::JobRow;
 use gangline_execution::protocol::metrics::{
     BATCHES_PER_REPORT_MAX, METRICS_VERSION, MetricAnswer, MetricBatch, MetricReport, MetricRow,
 };
@@ -102,8 +103,25 @@ pub(super) async fn take(
     }
     let node = NodeName::new(&report.node).map_err(|error| ApiError::malformed(error.to_string()))?;
     let batches = report.batches.into_iter().map(|batch| batch_of((job, attempt), &node, batch));
-    let stored = store(&app, batches.collect::<Result<_, _>>()?).await?;
+    let batches: Vec<Batch> = batches.collect::<Result<_, _>>()?;
+    let runs: Vec<(u64, Vec<JobRow>)> =
+        batches.iter().filter(|batch| batch.source.rank == Some(0)).map(rows_of_run).collect();
+    let stored = store(&app, batches).await?;
+    let job_runs = app.tracking.job_runs.clone();
+    let logged = move || runs.into_iter().for_each(|(first, rows)| job_runs.log((job, attempt), first, rows));
+    tokio::task::spawn_blocking(logged).await.map_err(|_| ApiError::internal("a job's run panicked"))?;
     Ok(Json(MetricAnswer { version: METRICS_VERSION, stored }))
+}
+
+/// Returns what a batch of rank 0 adds to the run of its job, and the number of its first row.
+fn rows_of_run(batch: &Batch) -> (u64, Vec<JobRow>) {
+    let name = |(index, value): &(u32, f64)| Some((batch.names.get(usize::try_from(*index).ok()?)?.clone(), *value));
+    let row = |row: &Row| JobRow {
+        at: row.at,
+        step: row.step.map(|step| step.0),
+        values: row.values.iter().filter_map(name).collect(),
+    };
+    (batch.first, batch.rows.iter().map(row).collect())
 }
 
 /// Stores batches, and returns for each the number of its source's first row that isn't stored.

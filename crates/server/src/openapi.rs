@@ -9,7 +9,9 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{agents, alerts, cost, jobs, logs, metrics, nodes, reload, schedules, sweeps, templates, token, why};
+use super::{
+    agents, alerts, cost, jobs, logs, metrics, models, nodes, reload, schedules, sweeps, templates, token, why,
+};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -52,6 +54,13 @@ use super::{agents, alerts, cost, jobs, logs, metrics, nodes, reload, schedules,
         schedules::change,
         templates::list,
         templates::show,
+        models::list,
+        models::show,
+        models::register,
+        models::version,
+        models::verified,
+        models::promote,
+        models::exported,
         nodes::list,
         agents::show,
         metrics::list_of_node,

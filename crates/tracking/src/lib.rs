@@ -5,6 +5,7 @@
 //! how a long curve is sampled, and what a filter means. How requests look on the wire is the server's concern, how the
 //! values are kept the store's. Keeps A-10: every name, value and list has a limit.
 
+mod checkpoint_version;
 mod experiment;
 pub mod filter;
 mod input;
@@ -17,6 +18,7 @@ mod run;
 
 use gangline_base::Timestamp;
 
+pub use checkpoint_version::{CheckpointVersion, Deed, ModelEvent, PRODUCTION, check_promotion};
 pub use experiment::{Experiment, ExperimentId, Lifecycle, View};
 pub use input::{Dataset, Input};
 pub use logged_model::{LoggedModel, LoggedModelStatus, ModelMetric, Registration};

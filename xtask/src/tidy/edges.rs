@@ -24,7 +24,10 @@ const EDGES: [(&str, &[&str]); 20] = [
     ("crates/telemetry", &["base"]),
     ("crates/tracking", &["base"]),
     ("crates/store", &["base", "accounting", "orchestration", "tracking"]),
-    ("crates/control", &["base", "api", "accounting", "orchestration", "specs", "storage", "execution", "store"]),
+    (
+        "crates/control",
+        &["base", "api", "accounting", "orchestration", "specs", "storage", "execution", "store", "tracking"],
+    ),
     (
         "crates/server",
         &[

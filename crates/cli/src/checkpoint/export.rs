@@ -1,10 +1,12 @@
 //! `checkpoint export`: writes a folder that other libraries can read.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use gangline_base::Bytes;
-use gangline_storage::{Error, ExportOptions, Precision, RESERVED_PREFIX, SHARD_BYTES_DEFAULT, TensorInfo};
+use gangline_storage::{
+    Error, ExportOptions, Exported, Precision, RESERVED_PREFIX, SHARD_BYTES_DEFAULT, Snapshot, TensorInfo,
+};
 
 use crate::amount;
 use crate::checkpoint::groups::grouped;
@@ -30,6 +32,13 @@ pub(crate) struct ExportArgs {
     /// The step [default: the newest]
     #[arg(long)]
     step: Option<u64>,
+    #[command(flatten)]
+    form: Form,
+}
+
+/// Which tensors are exported, and how.
+#[derive(Args, Debug)]
+pub(crate) struct Form {
     /// Only tensors whose names begin so, and without it: model. makes model.head.weight head.weight
     #[arg(long)]
     prefix: Option<String>,
@@ -53,38 +62,50 @@ pub(crate) fn export(global: &Global, args: &ExportArgs) -> Result<(), Failure> 
         return Err(Failure::local("export reads a folder of checkpoints, not an archive", hint));
     }
     let snapshot = place::snapshot(args.source.as_ref(), args.step)?;
-    let tensors = &snapshot.info().tensors;
-    if args.prefix.is_none() && tensors.iter().any(|tensor| OPTIMIZERS.contains(&beginning(tensor))) {
-        let hint = format!("name the weights, as in --prefix model. ({})", beginnings(tensors));
-        return Err(Failure::local("the checkpoint holds an optimizer's state beside the weights", hint));
-    }
-    let options = ExportOptions {
-        prefix: args.prefix.clone().unwrap_or_default(),
-        shard_bytes_max: args.shard_size.unwrap_or(SHARD_BYTES_DEFAULT),
-        precision: args.dtype.map_or(Precision::AsSaved, |Rounded::Bf16| Precision::Bf16),
-        ..ExportOptions::default()
-    };
-    let exported = snapshot.export(&args.folder, &options).map_err(|error| match error {
-        Error::NothingSelected { .. } => {
-            Failure::local(format!("failed to {error}"), format!("there are {}", beginnings(tensors)))
-        }
-        error => failed(error),
-    })?;
+    let exported = args.form.write(&snapshot, &args.folder)?;
     if global.json {
         return output::json(&exported);
     }
+    output::say(&told(&exported, &args.folder))
+}
+
+/// Says what was exported.
+pub(crate) fn told(exported: &Exported, folder: &Path) -> String {
     let left_out = match exported.left_out {
         0 => String::new(),
         count => format!("; {count} others of the checkpoint are left out"),
     };
     let files = if exported.files.len() == 1 { "1 file".to_owned() } else { format!("{} files", exported.files.len()) };
-    output::say(&format!(
+    format!(
         "step {}: {} tensors, {} in {files} in {}, every byte checked{left_out}",
         exported.step,
         exported.tensors,
         exported.bytes,
-        args.folder.display()
-    ))
+        folder.display()
+    )
+}
+
+impl Form {
+    /// Writes a checkpoint's tensors into a folder, which must not be there, or be empty.
+    pub(crate) fn write(&self, snapshot: &Snapshot, folder: &Path) -> Result<Exported, Failure> {
+        let tensors = &snapshot.info().tensors;
+        if self.prefix.is_none() && tensors.iter().any(|tensor| OPTIMIZERS.contains(&beginning(tensor))) {
+            let hint = format!("name the weights, as in --prefix model. ({})", beginnings(tensors));
+            return Err(Failure::local("the checkpoint holds an optimizer's state beside the weights", hint));
+        }
+        let options = ExportOptions {
+            prefix: self.prefix.clone().unwrap_or_default(),
+            shard_bytes_max: self.shard_size.unwrap_or(SHARD_BYTES_DEFAULT),
+            precision: self.dtype.map_or(Precision::AsSaved, |Rounded::Bf16| Precision::Bf16),
+            ..ExportOptions::default()
+        };
+        snapshot.export(folder, &options).map_err(|error| match error {
+            Error::NothingSelected { .. } => {
+                Failure::local(format!("failed to {error}"), format!("there are {}", beginnings(tensors)))
+            }
+            error => failed(error),
+        })
+    }
 }
 
 /// Returns a name up to its first dot.

@@ -1,10 +1,12 @@
 //! The stores beside the service, which decide nothing: metrics and experiments. Without them jobs run, wait and end as they
 //! would, so none of them can keep a control plane from starting.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use gangline_base::with_causes;
+use gangline_control::service::Service;
+use gangline_control::upkeep::Upkeep;
 use gangline_server::Tracking;
 use gangline_specs::config::{MetricRetention, Retention};
 use gangline_store::tracking::{self, ArtifactStore, Failure};
@@ -23,21 +25,29 @@ const ARTIFACTS: &str = "artifacts";
 /// The stores: each runs, or can't for a reason.
 pub(super) struct Beside {
     series: Result<series::Service, String>,
-    tracking: Result<tracking::Service, String>,
-    folder: PathBuf,
+    tracking_service: Option<tracking::Service>,
+    tracking: Tracking,
+    upkeep: Upkeep,
 }
 
 impl Beside {
     /// Starts the stores of a data folder.
-    pub(super) fn start(folder: &Path, kept: &Retention) -> Beside {
+    pub(super) fn start(folder: &Path, kept: &Retention, service: &Service) -> std::io::Result<Beside> {
         let series = start_series(folder, &kept.metrics).inspect_err(|cause| {
             warn!(cause, "metrics can't be stored (docs/errors/G0322.md); everything else goes on");
         });
         let folder = folder.join(TRACKING_FOLDER);
-        let tracking = start_tracking(&folder).map_err(|failure| with_causes(&failure)).inspect_err(|cause| {
+        let started = start_tracking(&folder).map_err(|failure| with_causes(&failure)).inspect_err(|cause| {
             warn!(cause, folder = %folder.display(), "experiments can't be tracked; everything else goes on");
         });
-        Beside { series, tracking, folder }
+        let store = match &started {
+            Ok(service) => service.handle(),
+            Err(cause) => tracking::Handle::closed(cause),
+        };
+        let artifacts = ArtifactStore::of(folder.join(ARTIFACTS), store.clone());
+        let tracking = Tracking::new(store, artifacts, service.views(), output::now);
+        let upkeep = Upkeep::start(tracking.job_runs.clone(), tracking.registry.clone())?;
+        Ok(Beside { series, tracking_service: started.ok(), tracking, upkeep })
     }
 
     /// Returns the handle of metrics.
@@ -48,20 +58,16 @@ impl Beside {
         }
     }
 
-    /// Returns what MLflow's API works on.
+    /// Returns what MLflow's API and the registry work on.
     pub(super) fn tracking(&self) -> Tracking {
-        let store = match &self.tracking {
-            Ok(service) => service.handle(),
-            Err(cause) => tracking::Handle::closed(cause),
-        };
-        let artifacts = ArtifactStore::of(self.folder.join(ARTIFACTS), store.clone());
-        Tracking { store, artifacts, clock: output::now }
+        self.tracking.clone()
     }
 
     /// Writes what waits and stops.
     pub(super) fn stop(self) {
         self.series.into_iter().for_each(series::Service::stop);
-        self.tracking.into_iter().for_each(tracking::Service::stop);
+        drop(self.upkeep);
+        self.tracking_service.into_iter().for_each(tracking::Service::stop);
     }
 }
 

@@ -26,6 +26,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on, post};
 use axum::{Json, Router};
 use gangline_base::Timestamp;
+use gangline_control::job_runs::JobRuns;
+use gangline_control::registry::Registry;
+use gangline_control::views::Views;
 use gangline_store::tracking::{ArtifactStore, Handle};
 use gangline_tracking::UnixMillis;
 use serde::Serialize;
@@ -46,6 +49,10 @@ pub struct Tracking {
     pub store: Handle,
     /// Artifacts.
     pub artifacts: ArtifactStore,
+    /// Checkpoints as versions of models.
+    pub registry: Registry,
+    /// The runs of jobs.
+    pub job_runs: JobRuns,
     /// Returns the wall-clock time.
     pub clock: fn() -> Timestamp,
 }
@@ -54,6 +61,14 @@ pub struct Tracking {
 type Handler<T = Value> = fn(&Tracking, Fields) -> Result<T, MlflowError>;
 
 impl Tracking {
+    /// Returns what the handlers of a control plane work on.
+    #[must_use]
+    pub fn new(store: Handle, artifacts: ArtifactStore, views: Views, clock: fn() -> Timestamp) -> Tracking {
+        let registry = Registry::new(store.clone(), views.clone(), clock);
+        let job_runs = JobRuns::new(store.clone(), views, clock);
+        Tracking { store, artifacts, registry, job_runs, clock }
+    }
+
     fn now(&self) -> UnixMillis {
         UnixMillis::of((self.clock)())
     }

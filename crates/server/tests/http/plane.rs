@@ -224,7 +224,7 @@ impl Plane {
             series: series
                 .as_ref()
                 .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),
-            tracking: Tracking { store: tracking.handle(), artifacts, clock },
+            tracking: Tracking::new(tracking.handle(), artifacts, service.views(), clock),
             agents: Agents::of(folder.path()),
             alerts: Default::default(),
             templates: gangline_server::Templates::of(folder.path()),

@@ -163,7 +163,7 @@ impl Writing<'_> {
         self.write_run_tags(row, tags)
     }
 
-    fn write_metrics(&self, row: i64, info: &RunInfo, metrics: Vec<Logged>) -> Result<(), Failure> {
+    pub(super) fn write_metrics(&self, row: i64, info: &RunInfo, metrics: Vec<Logged>) -> Result<(), Failure> {
         let mut by_key: BTreeMap<String, Vec<Point>> = BTreeMap::new();
         for Logged { metric, model, dataset_name, dataset_digest } in metrics {
             let point = metric.point.kept();

@@ -1,7 +1,7 @@
 //! Versions of registered models.
 
 use gangline_tracking::filter::Vocabulary;
-use gangline_tracking::{Entry, ModelVersion, Refusal, Stage, UnixMillis, limits};
+use gangline_tracking::{Entry, ModelVersion, PRODUCTION, Refusal, Stage, UnixMillis, limits};
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::entries::Table;
@@ -85,7 +85,7 @@ impl Reading<'_> {
         Ok(ModelVersion { tags, aliases, ..version })
     }
 
-    fn version_row(&self, name: &str, version: u32) -> Result<(i64, i64), Failure> {
+    pub(super) fn version_row(&self, name: &str, version: u32) -> Result<(i64, i64), Failure> {
         let model = self.registered_row(name)?;
         let sql = "SELECT id FROM model_version WHERE model = ?1 AND version = ?2";
         let found = self.0.query_row(sql, params![model, version], |row| row.get(0)).optional()?;
@@ -173,7 +173,8 @@ impl Writing<'_> {
     /// Moves a version to a stage; archives those that were in it if `archives_others`.
     ///
     /// # Errors
-    /// If there is none, or versions of that stage can't be archived.
+    /// If there is none, versions of that stage can't be archived, or it is a checkpoint that would go into production
+    /// unverified.
     pub fn move_to_stage(
         &self,
         (name, version): (&str, u32),
@@ -182,6 +183,9 @@ impl Writing<'_> {
         now: UnixMillis,
     ) -> Result<ModelVersion, Failure> {
         let (id, model) = self.reading().version_row(name, version)?;
+        if stage == Stage::Production {
+            self.reading().check_promotion(PRODUCTION, name, version)?;
+        }
         if archives_others {
             if !matches!(stage, Stage::Staging | Stage::Production) {
                 let message = "Model version transition cannot archive existing model versions because";
@@ -208,6 +212,7 @@ impl Writing<'_> {
     pub fn delete_model_version(&self, name: &str, version: u32, now: UnixMillis) -> Result<(), Failure> {
         let (id, model) = self.reading().version_row(name, version)?;
         self.remove_entries(Table::ModelVersionTag, id)?;
+        self.forget_checkpoint_version(id)?;
         self.0.execute("DELETE FROM alias WHERE model = ?1 AND version = ?2", params![model, version])?;
         self.0.execute("DELETE FROM model_version WHERE id = ?1", [id])?;
         self.touch_registered_model(model, now)

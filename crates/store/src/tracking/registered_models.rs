@@ -169,8 +169,14 @@ impl Writing<'_> {
     /// If there is none.
     pub fn delete_registered_model(&self, name: &str) -> Result<(), Failure> {
         let row = self.reading().registered_row(name)?;
-        let tags = "DELETE FROM model_version_tag WHERE owner IN (SELECT id FROM model_version WHERE model = ?1)";
-        self.0.execute(tags, [row])?;
+        let versions: Vec<i64> = {
+            let mut statement = self.0.prepare_cached("SELECT id FROM model_version WHERE model = ?1")?;
+            statement.query_map([row], |row| row.get(0))?.collect::<Result<_, _>>()?
+        };
+        for version in versions {
+            self.remove_entries(Table::ModelVersionTag, version)?;
+            self.forget_checkpoint_version(version)?;
+        }
         self.0.execute("DELETE FROM model_version WHERE model = ?1", [row])?;
         self.0.execute("DELETE FROM alias WHERE model = ?1", [row])?;
         self.remove_entries(Table::RegisteredModelTag, row)?;
@@ -200,10 +206,10 @@ impl Writing<'_> {
     /// Points an alias at a version.
     ///
     /// # Errors
-    /// If there is no such version, or the alias can't be kept.
+    /// If there is no such version, the alias can't be kept, or it asks for a verified checkpoint and this isn't one.
     pub fn set_alias(&self, name: &str, alias: &str, version: u32) -> Result<(), Failure> {
         limits::check_alias(alias)?;
-        self.reading().model_version(name, version)?;
+        self.reading().check_promotion(alias, name, version)?;
         let row = self.reading().registered_row(name)?;
         let sql = "INSERT OR REPLACE INTO alias (model, alias, version) VALUES (?1, ?2, ?3)";
         self.0.execute(sql, params![row, alias, version])?;

@@ -16,7 +16,7 @@ use super::{Failure, Reading, Writing};
 /// The database's file in tracking's folder.
 const DATABASE: &str = "tracking.db";
 /// The version of the schema.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 /// The most changes that wait; more are refused.
 const WAITING_MAX: usize = 4096;
 /// The most changes of one commit.
@@ -211,21 +211,21 @@ fn configure(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "case_sensitive_like", true)
 }
 
-/// Makes the tables of a new database and checks the version of an old one.
+/// Makes the tables of a new database, and those that an older one lacks.
 fn prepare(connection: &mut Connection, now: UnixMillis) -> Result<(), Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let version: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    match version {
-        VERSION => return Ok(()),
-        0 => {}
-        newer => {
-            let message =
-                format!("a newer Gangline wrote it (version {newer}, this one knows {VERSION}): use that one");
-            return Err(Failure::Store(message));
-        }
+    if version > VERSION {
+        let message = format!("a newer Gangline wrote it (version {version}, this one knows {VERSION}): use that one");
+        return Err(Failure::Store(message));
     }
-    transaction.execute_batch(include_str!("schema.sql"))?;
-    Writing(&transaction).create_default_experiment(now)?;
+    if version < 1 {
+        transaction.execute_batch(include_str!("schema.sql"))?;
+        Writing(&transaction).create_default_experiment(now)?;
+    }
+    if version < 2 {
+        transaction.execute_batch(include_str!("schema_2.sql"))?;
+    }
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()?;
     Ok(())

@@ -4,7 +4,10 @@ use std::io::Read;
 use std::path::Path;
 
 use gangline_base::Timestamp;
-use gangline_tracking::{Code, Entry, ExperimentId, Lifecycle, Metric, Point, RunStatus, UnixMillis, View};
+use gangline_tracking::{
+    CheckpointVersion, Code, Deed, Entry, ExperimentId, Lifecycle, Metric, ModelEvent, Point, RunStatus, Stage,
+    UnixMillis, View,
+};
 use tempfile::TempDir;
 
 use super::*;
@@ -330,4 +333,87 @@ fn a_change_that_fails_in_the_database_leaves_others_alone() {
     assert!(matches!(handle.write(move |writing| writing.create_run(new)), Err(Failure::Store(_))));
     log(&handle, "r1", vec![logged("a", 0, 1.0)]).expect("others go on");
     service.stop();
+}
+
+fn checkpoint(step: u64) -> CheckpointVersion {
+    CheckpointVersion {
+        folder: "/runs/a".into(),
+        step,
+        content_hash: format!("{step:064x}"),
+        hold: format!("/runs/a/.gangline/held/{step:064x}"),
+        lineage: "{}".into(),
+    }
+}
+
+fn register(handle: &Handle, name: &'static str, step: u64) -> (u32, bool) {
+    let new = NewModelVersion { name: name.into(), source: format!("/runs/a@{step}"), ..NewModelVersion::default() };
+    let registered = handle.write(move |writing| writing.register_checkpoint(new, &checkpoint(step), ("ada", NOW)));
+    let (version, is_new) = registered.expect("it is kept");
+    (version.version, is_new)
+}
+
+#[test]
+fn a_checkpoint_is_one_version_of_a_model_however_often_it_is_registered() {
+    let (_folder, service) = fresh();
+    let handle = service.handle();
+    assert_eq!(register(&handle, "gpt", 20), (1, true));
+    assert_eq!(register(&handle, "gpt", 40), (2, true));
+    assert_eq!(register(&handle, "gpt", 20), (1, false));
+    assert_eq!(register(&handle, "other", 20), (1, true));
+    let found = handle.read(|reading| reading.checkpoint_version("gpt", 2)).expect("it is there");
+    assert_eq!(found, Some(checkpoint(40)));
+}
+
+#[test]
+fn production_waits_for_a_verified_checkpoint_by_whichever_way_it_is_asked_for() {
+    let (_folder, service) = fresh();
+    let handle = service.handle();
+    register(&handle, "gpt", 20);
+    let promote = || handle.write(|writing| writing.promote(("gpt", 1), "production", "ada", NOW));
+    let alias = |alias: &'static str| handle.write(move |writing| writing.set_alias("gpt", alias, 1));
+    let stage = || handle.write(|writing| writing.move_to_stage(("gpt", 1), Stage::Production, false, NOW));
+    for outcome in [promote(), alias("production"), stage().map(|_| ())] {
+        assert_eq!(code(outcome.expect_err("it wasn't verified")), Some(Code::InvalidState));
+    }
+    alias("candidate").expect("any version may be one");
+    let verified = ModelEvent { at: NOW, by: "bob".into(), deed: Deed::Verified, detail: String::new() };
+    handle.write(move |writing| writing.note_model_event("gpt", 1, &verified)).expect("it is kept");
+    promote().expect("it was verified");
+    promote().expect("a second time changes nothing");
+    stage().expect("it was verified");
+    let events = handle.read(|reading| reading.model_events("gpt", 1)).expect("its history");
+    let deeds: Vec<(&str, &str)> = events.iter().map(|event| (event.deed.name(), event.by.as_str())).collect();
+    assert_eq!(deeds, [("registered", "ada"), ("verified", "bob"), ("promoted", "ada")]);
+}
+
+#[test]
+fn a_hold_is_needed_until_the_last_version_of_its_checkpoint_is_deleted() {
+    let (_folder, service) = fresh();
+    let handle = service.handle();
+    let hold = HoldRow { folder: "/runs/a".into(), content_hash: checkpoint(20).content_hash };
+    let unneeded = || handle.read(|reading| reading.unneeded_holds()).expect("the holds");
+    let intended = hold.clone();
+    handle.write(move |writing| writing.intend_hold(&intended)).expect("it is kept");
+    assert_eq!(unneeded(), std::slice::from_ref(&hold), "as after a crash before the version was made");
+    register(&handle, "gpt", 20);
+    register(&handle, "other", 20);
+    handle.write(|writing| writing.delete_model_version("gpt", 1, NOW)).expect("it is there");
+    assert_eq!(unneeded(), []);
+    handle.write(|writing| writing.delete_registered_model("other")).expect("it is there");
+    assert_eq!(unneeded(), std::slice::from_ref(&hold));
+    handle.write(move |writing| writing.forget_hold(&hold)).expect("it is kept");
+    assert_eq!(unneeded(), []);
+}
+
+#[test]
+fn a_database_of_the_first_version_gets_what_it_lacks() {
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let old = Connection::open(folder.path().join("tracking.db")).expect("a database");
+    old.execute_batch(include_str!("schema.sql")).expect("its tables");
+    let made = "INSERT INTO experiment VALUES (0, 'Default', '', 'active', 0, 0); PRAGMA user_version = 1;";
+    old.execute_batch(made).expect("its rows");
+    drop(old);
+    let service = open(folder.path());
+    make_run(&service.handle(), "r1");
+    assert_eq!(register(&service.handle(), "gpt", 20), (1, true));
 }
