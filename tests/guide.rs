@@ -20,7 +20,7 @@ use gangline_specs::jobfile;
 
 use crate::fixtures::product::Product;
 use crate::fixtures::slurm::{self, OnSlurm};
-use crate::fixtures::try_for;
+use crate::fixtures::{gangline, try_for};
 
 const GUIDE: &str = "docs/guides/scheduling.md";
 /// A guide that has nothing but sessions.
@@ -31,6 +31,8 @@ const DATA: &str = "docs/guides/data.md";
 const FAULTS: &str = "docs/guides/faults.md";
 /// Its sessions are checked.
 const COST: &str = "docs/guides/cost.md";
+/// A guide whose job runs the binary by its name.
+const MODELS: &str = "docs/guides/models.md";
 /// A guide whose job file is checked here; python/tests/test_jobs.py runs its script.
 const FIRST_DDP_JOB: &str = "docs/guides/first-ddp-job.md";
 /// Its job files and sessions are checked.
@@ -217,6 +219,17 @@ fn datasets_are_as_the_guide_shows_them() {
 #[test]
 fn costs_are_as_the_guide_shows_them() {
     play(COST);
+}
+
+#[test]
+fn models_are_as_the_guide_shows_them() {
+    let binary = gangline();
+    let programs = [binary.parent().expect("it is in a folder").to_owned()];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&path))).expect("no colon");
+    let mut product = Product::down(&[]);
+    product.variable("PATH", path.to_str().expect("text"));
+    play_on(&mut product, MODELS);
 }
 
 #[test]

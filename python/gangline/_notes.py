@@ -4,6 +4,7 @@ import json
 
 import numpy
 
+from ._origin import PREFIX
 from .errors import Refused
 
 Note = str | int | float | bool
@@ -19,8 +20,9 @@ def texts(metadata):
 
 
 def values(named, types):
-    """Inverts `texts`."""
-    return {name: _OF_TYPE[types[name]](text) if types.get(name) in _OF_TYPE else text for name, text in named.items()}
+    """Inverts `texts`, and leaves out what says where the checkpoint came from."""
+    own = {name: text for name, text in named.items() if not name.startswith(PREFIX)}
+    return {name: _OF_TYPE[types[name]](text) if types.get(name) in _OF_TYPE else text for name, text in own.items()}
 
 
 def _text(name, value):

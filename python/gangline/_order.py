@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from . import _origin
 from .errors import Refused
 
 # Samples that are held out together.
@@ -26,10 +27,12 @@ class Ordered:
         torch = sys.modules.get("torch.utils.data")
         return super().__new__(cls if torch is None else _iterable(cls, torch.IterableDataset))
 
-    def __init__(self, names, native):
+    def __init__(self, names, native, paths, ids, options):
         self._names, self._native = names, native
+        self._paths, self._ids, self._options = paths, ids, json.loads(options)
         self._lock = threading.Lock()
         self._is_fresh = True  # whether batches may be left out before the next one
+        _origin.note_data(self)
 
     @property
     def loss_weight(self) -> float:
@@ -65,6 +68,15 @@ class Ordered:
         batch's rows."""
         return [(self._names[source], epoch, number) for source, epoch, number in self._native.samples()]
 
+    def described(self) -> list[dict[str, str]]:
+        """Returns what a checkpoint says of each source: its name, its path or URL, a digest with what it covers, and which
+        samples were read."""
+        order = {name: self._options[name] for name in ("global_batch", "sequence_length", "seed", "shuffle")}
+        part = "held-out" if self._options["is_held_out"] else "training"
+        read = f"{self.steps} batches of the {part} part, " + ", ".join(f"{name} {value}" for name, value in order.items())
+        about = zip(self._names, self._paths, self._ids, strict=True)
+        return [{"name": name, "source": source, "digest": digest, "samples": read} for name, source, digest in about]
+
     @property
     def steps(self) -> int:
         """Batches given so far, those before a resume included."""
@@ -99,6 +111,11 @@ class Ordered:
         if through and not through.isdecimal():
             raise Refused(f"use {SKIP}={through!r}: it is no step")
         self._native.skip(max(0, int(through or 0) - self._native.steps()))
+
+
+def absolute(place):
+    """Returns a path as an absolute one, and a URL as it is."""
+    return place if "://" in place else os.path.abspath(place)
 
 
 def cache_of(folder, limit):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import _native
-from ._order import Ordered, cache_of, one_of, options_of
+from ._order import Ordered, absolute, cache_of, one_of, options_of
 from ._records import open_records
 
 Path = str | os.PathLike[str]
@@ -72,7 +72,9 @@ class Rows(Ordered):
         self._records = [open_records(path, unpacked) for path in paths]
         counts = [len(records) for records in self._records]
         content = hashlib.sha256(b"".join(records.id for records in self._records)).digest()[:16]
-        super().__init__(list(sources), _native.Records(counts, content, options))
+        ids = [f"{records.id.hex()} (of sizes and ends of files)" for records in self._records]
+        places = [absolute(os.fspath(path)) for path in sources.values()]
+        super().__init__(list(sources), _native.Records(counts, content, options), places, ids, options)
         self._transform, self._collate = transform, collate
         self._last = []
 

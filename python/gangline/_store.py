@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import _info, _native, _notes, _overlap, _report
+from . import _info, _native, _notes, _origin, _overlap, _report
 from ._loading import How, Loaded
 from ._notes import Note
 from ._remote import Remote, folder_of, is_address
@@ -311,7 +311,7 @@ class Writer(Reader):
     def send(self, step, pieces, metadata, values=(), optimizers=()):
         """Copies pieces, those of `optimizers` in the background, to be written. All ranks must have equal
         `values`: (name, text) pairs."""
-        step, notes = check_step(step), (*_notes.texts(metadata or {}), list(values))
+        step, notes = check_step(step), (*_notes.texts(_origin.with_origin(metadata)), list(values))
         if optimizers:
             deferred = _overlap.defer_copy(pieces, optimizers, self._buffers)
             given = given_of(deferred.pieces)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from . import _native
-from ._order import Ordered, cache_of, one_of, options_of
+from ._order import Ordered, absolute, cache_of, one_of, options_of
 from ._report import data_phase
 from .errors import Refused
 
@@ -135,7 +135,10 @@ class Tokens(Ordered):
             packs=pack is not None,
         )  # fmt: skip
         paths = [(os.fspath(path), source_dtype) for path in sources.values()]
-        super().__init__(list(sources), _native.Tokens(paths, options, cache_of(cache, cache_limit)))
+        native = _native.Tokens(paths, options, cache_of(cache, cache_limit))
+        covered = {True: "every byte", False: "sizes and ends of files"}
+        ids = [f"{digest} (of {covered[is_whole]})" for digest, is_whole in native.ids()]
+        super().__init__(list(sources), native, [absolute(path) for path, _ in paths], ids, options)
         rows, stored = self._native.shape()
         self.labels, self._width, self._is_packed = labels, dtype, pack is not None
         shape, of_tokens = (rows, sequence_length), WIDTHS.get(dtype, numpy.dtype(stored))

@@ -158,6 +158,12 @@ impl Tokens {
         loader.sources().iter().enumerate().map(|(at, source)| (source.tokens(), loader.samples_of(at))).collect()
     }
 
+    /// Returns the id of each source as hexadecimal digits, and whether it is made of every byte.
+    fn ids(&self) -> Vec<(String, bool)> {
+        let hex = |id: [u8; 16]| id.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.lock().sources().iter().map(|source| (hex(source.id()), source.is_id_of_every_byte())).collect()
+    }
+
     /// Returns the batches of the current pass, and those that are left of it; None without an end.
     fn batches(&self) -> Option<(u64, u64)> {
         self.lock().batches()

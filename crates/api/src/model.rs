@@ -103,7 +103,7 @@ pub struct ModelVersion {
     pub run: Option<String>,
     /// The folder that keeps the checkpoint, a store whose only checkpoint it is; none if it isn't a checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<String>,
+    pub pin: Option<String>,
     /// What was done with it, oldest first.
     pub history: Vec<ModelEvent>,
     /// Where it came from; only where one version is asked for.

@@ -22,7 +22,7 @@ use clap::Subcommand;
 use gangline_api::Time;
 use gangline_base::{Bytes, Step, with_causes};
 use gangline_storage::archive::Milestone;
-use gangline_storage::{Branch, Listed, NoteTypes, Options, Store};
+use gangline_storage::{Branch, Listed, NoteTypes, ORIGIN_PREFIX, Options, Store};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -239,14 +239,14 @@ fn verify(place: &str, step: Option<u64>, key: &KeyFile) -> Result<Vec<Row>, Fai
     Ok(rows)
 }
 
-/// Returns metadata in which numbers and booleans have their JSON types.
+/// Returns metadata in which numbers and booleans have their JSON types, without what says where the checkpoint came from.
 pub(crate) fn notes(metadata: &BTreeMap<String, String>, types: &NoteTypes) -> BTreeMap<String, Value> {
     let value = |(name, text): (&String, &String)| {
         // JSON can't express numbers that are infinite, NaN or too large.
         let read = types.get(name).and_then(|_| serde_json::from_str(text).ok());
         (name.clone(), read.unwrap_or_else(|| Value::from(text.as_str())))
     };
-    metadata.iter().map(value).collect()
+    metadata.iter().filter(|(name, _)| !name.starts_with(ORIGIN_PREFIX)).map(value).collect()
 }
 
 fn noted(metadata: &BTreeMap<String, Value>) -> String {

@@ -189,7 +189,7 @@ fn is_verified(version: &api::ModelVersion) -> bool {
 fn of_version(version: &api::ModelVersion) -> String {
     let mut lines =
         vec![format!("model    {}, version {}", version.model, version.number), format!("source   {}", version.source)];
-    lines.extend(version.hold.as_ref().map(|hold| format!("held in  {hold}")));
+    lines.extend(version.pin.as_ref().map(|pin| format!("pinned   {pin}")));
     if !version.description.is_empty() {
         lines.push(format!("what     {}", version.description));
     }
@@ -231,10 +231,10 @@ fn register(
     Ok(())
 }
 
-/// Opens the store that holds a version's checkpoint, and returns its step.
-fn held(version: &api::ModelVersion) -> Result<(&Path, u64), Failure> {
-    match (&version.hold, &version.lineage) {
-        (Some(hold), Some(lineage)) => Ok((Path::new(hold), lineage.checkpoint.step)),
+/// Opens the store that pins a version's checkpoint, and returns its step.
+fn pinned(version: &api::ModelVersion) -> Result<(&Path, u64), Failure> {
+    match (&version.pin, &version.lineage) {
+        (Some(pin), Some(lineage)) => Ok((Path::new(pin), lineage.checkpoint.step)),
         _ => {
             let message = format!("version {} of {} isn't a checkpoint", version.number, version.model);
             Err(Failure::coded(
@@ -248,7 +248,7 @@ fn held(version: &api::ModelVersion) -> Result<(&Path, u64), Failure> {
 
 /// Reads every byte of a version; returns what is wrong with it, and notes it if nothing is.
 fn check(client: &Client, version: &api::ModelVersion) -> Result<Vec<String>, Failure> {
-    let (folder, step) = held(version)?;
+    let (folder, step) = pinned(version)?;
     let store = checkpoint::open(folder)?;
     let content_hash = store.open_step(Step(step)).map_err(checkpoint::failed)?.info().content_hash.to_string();
     let report = store.verify(Step(step)).map_err(checkpoint::failed)?;
@@ -272,7 +272,7 @@ fn verify(client: &Client, version: &api::ModelVersion, is_json: bool) -> Result
 }
 
 fn promote(client: &Client, version: &api::ModelVersion, alias: &str, is_json: bool) -> Result<ExitCode, Failure> {
-    if version.hold.is_some() {
+    if version.pin.is_some() {
         let problems = check(client, version)?;
         if !problems.is_empty() {
             let message =

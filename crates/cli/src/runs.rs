@@ -166,15 +166,17 @@ fn list(
     output::print(&output::table(&headings, rows))
 }
 
-/// The metrics that a list shows: those named, or the first that its runs have.
+/// The metrics that a list shows: those named, or the first that its runs have, the scripts' own before Gangline's.
 fn shown_metrics(runs: &[Run], named: &[String]) -> Vec<String> {
     if !named.is_empty() {
         return named.to_vec();
     }
+    let metrics = || runs.iter().flat_map(|run| &run.data.metrics).map(|metric| &metric.key);
+    let is_own = |key: &&String| !key.starts_with("gangline.");
     let mut keys: Vec<String> = Vec::new();
-    for metric in runs.iter().flat_map(|run| &run.data.metrics) {
-        if keys.len() < METRICS_SHOWN && !keys.contains(&metric.key) {
-            keys.push(metric.key.clone());
+    for key in metrics().filter(is_own).chain(metrics()) {
+        if keys.len() < METRICS_SHOWN && !keys.contains(key) {
+            keys.push(key.clone());
         }
     }
     keys

@@ -1,6 +1,7 @@
-//! What tracking needs done from time to time, on a thread of its own: the runs of ended jobs end, and holds of checkpoints that
-//! no model version refers to are released.
+//! What tracking needs done from time to time, on a thread of its own: the runs of ended jobs end, and pins of checkpoints that
+//! no model version refers to are removed.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -8,10 +9,8 @@ use std::time::Duration;
 use crate::job_runs::JobRuns;
 use crate::registry::Registry;
 
-/// How often ended jobs are looked for.
+/// How often it looks.
 const EVERY: Duration = Duration::from_secs(1);
-/// Of so many looks one also releases holds.
-const LOOKS_PER_RELEASE: u64 = 60;
 
 /// The thread. It stops when this is dropped, after a last look.
 #[derive(Debug)]
@@ -28,11 +27,10 @@ impl Upkeep {
     pub fn start(runs: JobRuns, registry: Registry) -> std::io::Result<Upkeep> {
         let (stop, stopped) = sync_channel::<()>(0);
         let work = move || {
-            for look in 0.. {
+            let mut failed = BTreeSet::new();
+            loop {
                 runs.end_ended();
-                if look % LOOKS_PER_RELEASE == 0 {
-                    registry.release_unneeded();
-                }
+                registry.remove_unneeded_pins(&mut failed);
                 if !matches!(stopped.recv_timeout(EVERY), Err(RecvTimeoutError::Timeout)) {
                     break;
                 }

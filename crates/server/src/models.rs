@@ -141,12 +141,12 @@ impl From<registry::Error> for ApiError {
                 ApiError::new(StatusCode::NOT_FOUND, "G0334", message, hint)
             }
             registry::Error::Checkpoint { .. } => {
-                let hint = "gangline checkpoint verify says what is wrong with it; a version is held by hard links, so the control \
+                let hint = "gangline checkpoint verify says what is wrong with it; a version is pinned by hard links, so the control \
                             plane has to be able to make them in that folder";
                 ApiError::new(StatusCode::CONFLICT, "G0334", message, hint)
             }
             registry::Error::NotACheckpoint { .. } => conflict("gangline models register makes a checkpoint a version"),
-            registry::Error::OtherBytes { .. } => conflict("verify what gangline models show names as its hold"),
+            registry::Error::OtherBytes { .. } => conflict("verify what gangline models show names as its pin"),
             registry::Error::Tracking(failure) => untracked(&failure, message),
             registry::Error::Jobs(error) => error.into(),
         }

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use crate::digest::{FramedHasher, SEGMENT_BYTES, SegmentHash, hash_segment, join_segments};
 use crate::manifest::hash_declaration;
+use crate::note::ORIGIN_PREFIX;
 use crate::staged::threads_for;
 use crate::threads::on_threads;
 use crate::{DataType, Digest, TensorView};
@@ -83,8 +84,9 @@ impl Alike {
         compare: Compare,
     ) -> Alike {
         let bytes = |name, data| Entry { name, declared: (DataType::U8, &[]), data, is_sampled: false };
+        let agreed = metadata.iter().filter(|(name, _)| !name.starts_with(ORIGIN_PREFIX));
         let mut entries: Vec<Entry<'_>> =
-            metadata.iter().map(|(name, value)| bytes(format!("metadata {name:?}"), value.as_bytes())).collect();
+            agreed.map(|(name, value)| bytes(format!("metadata {name:?}"), value.as_bytes())).collect();
         let mut values = values.to_vec();
         values.sort_by_key(|value| value.name);
         entries.extend(values.into_iter().map(|value| bytes(value.name.to_owned(), value.data)));

@@ -10,6 +10,10 @@ use crate::error::within;
 /// The most bytes of metadata, names and values together.
 pub const METADATA_BYTES_MAX: usize = 64 << 10;
 
+/// The beginning of the names by which a trainer's libraries say where a checkpoint came from, such as `gangline.data`. Ranks
+/// of a gang needn't agree on these: rank 0's are kept.
+pub const ORIGIN_PREFIX: &str = "gangline.";
+
 /// The original type of a value that is stored as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -10,7 +10,7 @@ use crate::commit::Work;
 use crate::confirmation::Gate;
 use crate::digest::FramedHasher;
 use crate::manifest::hash_declaration;
-use crate::note;
+use crate::note::{self, ORIGIN_PREFIX};
 use crate::options::Writer;
 use crate::pending::Slot;
 use crate::refusal::Turn;
@@ -158,7 +158,7 @@ fn plan(tensors: &[TensorView<'_>], (metadata, types): (&BTreeMap<String, String
     for tensor in sorted {
         hash_declaration(&mut hasher, tensor.name, tensor.data_type, tensor.shape);
     }
-    for (name, value) in metadata {
+    for (name, value) in metadata.iter().filter(|(name, _)| !name.starts_with(ORIGIN_PREFIX)) {
         hasher.field(name.as_bytes());
         hasher.field(value.as_bytes());
     }

@@ -15,7 +15,7 @@ pub struct CheckpointVersion {
     /// Hash over its step and every tensor, as 64 hexadecimal digits.
     pub content_hash: String,
     /// The folder that keeps it, whatever happens to the one it was saved in.
-    pub hold: String,
+    pub pin: String,
     /// Where it came from, as a document of the API, written when the version was made.
     pub lineage: String,
 }

@@ -26,6 +26,10 @@ const PARTS: [&str; 3] = ["model", "adam.first", "adam.second"];
 /// The notes of where it is in the data.
 const DATA: &str = "data";
 const GLOBAL_BATCH: &str = "global_batch";
+/// The note with the hash of the text.
+pub(crate) const TEXT_HASH: &str = "text_blake3";
+/// The note that says which data was read (docs/guides/models.md).
+const ORIGIN: &str = "gangline.data";
 /// The note in a checkpoint that says how many batches were left out; not there if none were.
 pub(crate) const SKIPPED: &str = "skipped_batches";
 
@@ -58,7 +62,18 @@ impl State {
             notes.insert(DATA.to_owned(), state.clone());
             notes.insert(GLOBAL_BATCH.to_owned(), global_batch.to_string());
         }
+        notes.extend(metadata.get(TEXT_HASH).map(|hash| (ORIGIN.to_owned(), self.origin(hash))));
         Ok(store.save(Step(self.step), &views, &notes)?)
+    }
+
+    /// Returns what the registry of models shows as the data that a checkpoint was trained on.
+    fn origin(&self, hash: &str) -> String {
+        let samples = format!("{} steps, without the twentieth that is held out", self.step);
+        let text = serde_json::json!({
+            "name": "text", "source": "tinygpt's corpus of Rust sources", "digest": format!("blake3 {hash} (of every byte)"),
+            "samples": samples,
+        });
+        serde_json::Value::Array(vec![text]).to_string()
     }
 
     /// Loads the state that `info` describes; it has to be of this layout.

@@ -7,7 +7,7 @@ use gangline_base::{Bytes, Phase};
 use gangline_storage::{Options, Pending, Role, Saved, Step, Store};
 
 use crate::args::{Args, Environment};
-use crate::checkpoint::{self, SKIPPED, State};
+use crate::checkpoint::{self, SKIPPED, State, TEXT_HASH};
 use crate::corpus::Corpus;
 use crate::data::Data;
 use crate::error::Error;
@@ -309,7 +309,7 @@ impl Saver {
             note(BATCH, args.batch.to_string()),
             note("lr", args.lr.to_string()),
             note(RANKS, world_size.to_string()),
-            note("text_blake3", corpus.hash.to_string()),
+            note(TEXT_HASH, corpus.hash.to_string()),
         ]);
         let (saved, bytes, stood_still) = (0, Bytes(0), Duration::ZERO);
         Ok(Saver { store, pending: None, is_spokesman: rank == 0, metadata, saved, bytes, stood_still })

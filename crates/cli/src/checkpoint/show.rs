@@ -3,7 +3,7 @@
 use clap::Args;
 use gangline_api::Time;
 use gangline_base::Bytes;
-use gangline_storage::{CheckpointInfo, DataType, TensorInfo};
+use gangline_storage::{CheckpointInfo, DataType, ORIGIN_PREFIX, TensorInfo};
 
 use crate::checkpoint::archive::KeyFile;
 use crate::checkpoint::groups::{LONG, grouped, pattern};
@@ -44,7 +44,8 @@ fn text(info: &CheckpointInfo, is_all: bool) -> String {
         vec!["content hash".to_owned(), content_hash.to_string()],
     ];
     facts.extend(origin(info));
-    facts.extend(metadata.iter().map(|(name, value)| vec![name.clone(), value.clone()]));
+    let own = metadata.iter().filter(|(name, _)| !name.starts_with(ORIGIN_PREFIX));
+    facts.extend(own.map(|(name, value)| vec![name.clone(), value.clone()]));
     let is_short = !is_all && tensors.len() > LONG;
     let table = if is_short { short(tensors) } else { long(tensors) };
     let hint = if is_short { "\n--all shows each tensor, with its hash\n" } else { "" };

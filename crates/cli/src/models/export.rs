@@ -32,9 +32,9 @@ pub(super) struct ExportArgs {
 
 pub(super) fn run(client: &Client, args: &ExportArgs, is_json: bool) -> Result<(), Failure> {
     let version = super::find(client, &args.version)?;
-    let (held, step) = super::held(&version)?;
+    let (pinned, step) = super::pinned(&version)?;
     let added = names(&args.added)?;
-    let snapshot = checkpoint::place::snapshot(held, Some(step))?;
+    let snapshot = checkpoint::place::snapshot(pinned, Some(step))?;
     let exported = args.form.write(&snapshot, &args.folder)?;
     for (name, file) in added {
         let failed = |error| Failure::local(format!("{} can't be copied: {error}", file.display()), "");

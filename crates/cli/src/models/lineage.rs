@@ -10,7 +10,7 @@ use crate::output;
 const COMMAND_WIDTH: usize = 100;
 
 pub(super) fn show(version: &api::ModelVersion, is_json: bool) -> Result<(), Failure> {
-    super::held(version)?;
+    super::pinned(version)?;
     let Some(lineage) = &version.lineage else { return Ok(()) };
     if is_json {
         return output::json(lineage);
@@ -29,8 +29,8 @@ pub(super) fn facts(version: &api::ModelVersion, lineage: &api::Lineage) -> Vec<
     let aliases = version.aliases.iter().map(|alias| format!(" ({alias})")).collect::<String>();
     add("model", format!("{}, version {}{aliases}", version.model, version.number));
     for event in &version.history {
-        let detail = if event.detail.is_empty() { String::new() } else { format!(" {}", event.detail) };
-        add(&event.deed, format!("{} by {}{detail}", output::time(event.at), event.by));
+        let detail = if event.detail.is_empty() { String::new() } else { format!("{}, ", event.detail) };
+        add(&event.deed, format!("{detail}{} by {}", output::time(event.at), event.by));
     }
     let saved = &lineage.checkpoint;
     let saved_at = saved.saved_at.map_or_else(String::new, |at| format!(", saved {}", output::time(at)));

@@ -26,8 +26,8 @@ pub enum Error {
         /// The folder.
         folder: PathBuf,
     },
-    /// A checkpoint can't be read or held.
-    #[error("the checkpoint in {} can't be held or read", folder.display())]
+    /// A checkpoint can't be read or pinned.
+    #[error("the checkpoint in {} can't be pinned or read", folder.display())]
     Checkpoint {
         /// The folder of checkpoints.
         folder: PathBuf,

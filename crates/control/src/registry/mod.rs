@@ -1,20 +1,21 @@
 //! The registry of models: checkpoints as versions, without a copy.
 //!
-//! A version's checkpoint is held in its own folder ([`gangline_storage::Store::hold`]), so no retention takes it away. What it
-//! came from is written down when the version is made, since records of jobs don't stay for ever. The row of a hold is durable
-//! before the hold is made, so what a crash leaves behind is released at the next start.
+//! A version's checkpoint is pinned in its own folder ([`gangline_storage::Store::pin`]), so no retention takes it away. What it
+//! came from is written down when the version is made, since records of jobs don't stay for ever. The row of a pin is durable
+//! before the pin is made, so what a crash leaves behind is removed at the next start.
 
 mod error;
 mod lineage;
 mod wire;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gangline_api as api;
 use gangline_base::{JobId, Step, Timestamp, with_causes};
-use gangline_storage::{Digest, Hold, Options, Snapshot, Store};
-use gangline_store::tracking::{self, Failure, HoldRow, NewModelVersion, Page, Search};
+use gangline_storage::{Digest, Options, Pinned, Snapshot, Store};
+use gangline_store::tracking::{self, Failure, NewModelVersion, Page, PinRow, Search};
 use gangline_tracking::{CheckpointVersion, Deed, ModelEvent, Refusal, UnixMillis};
 
 pub use error::Error;
@@ -33,15 +34,15 @@ pub struct Registry {
     tracking: tracking::Handle,
     views: Views,
     clock: fn() -> Timestamp,
-    /// Held while a hold is made or released.
-    holding: Arc<Mutex<()>>,
+    /// Locked while a pin is made or removed.
+    pinning: Arc<Mutex<()>>,
 }
 
 impl Registry {
     /// Returns the registry of a control plane.
     #[must_use]
     pub fn new(tracking: tracking::Handle, views: Views, clock: fn() -> Timestamp) -> Registry {
-        Registry { tracking, views, clock, holding: Arc::default() }
+        Registry { tracking, views, clock, pinning: Arc::default() }
     }
 
     /// Returns all models with their versions.
@@ -86,7 +87,7 @@ impl Registry {
     /// Makes a checkpoint a version of a model. One that is a version of this model already stays that version.
     ///
     /// # Errors
-    /// If the request names no checkpoint, or one that isn't there or can't be held; if the model can't have this name.
+    /// If the request names no checkpoint, or one that isn't there or can't be pinned; if the model can't have this name.
     pub fn register(&self, name: &str, request: &api::RegisterRequest, by: &str) -> Result<api::Registered, Error> {
         gangline_tracking::limits::check_model_name(name).map_err(Failure::from)?;
         let (folder, job) = self.place(request)?;
@@ -97,15 +98,15 @@ impl Registry {
         };
         let hash = store.open_step(step).map_err(|error| Error::checkpoint(&folder, error))?.info().content_hash;
         let text = folder.to_str().ok_or_else(|| Error::NoFolder { folder: folder.clone() })?;
-        let row = HoldRow { folder: text.to_owned(), content_hash: hash.to_string() };
+        let row = PinRow { folder: text.to_owned(), content_hash: hash.to_string() };
 
-        let _holding = self.hold_still();
+        let _locked = self.lock_pins();
         let intended = row.clone();
-        self.tracking.write(move |writing| writing.intend_hold(&intended))?;
-        let hold = store.hold(step).map_err(|error| Error::checkpoint(&folder, error))?;
+        self.tracking.write(move |writing| writing.intend_pin(&intended))?;
+        let pin = store.pin(step).map_err(|error| Error::checkpoint(&folder, error))?;
         let now = (self.clock)();
         let origin = Origin { views: &self.views, tracking: &self.tracking, now };
-        let lineage = origin.of(&row.folder, &hold.info, job)?;
+        let lineage = origin.of(&row.folder, &pin.info, job)?;
         let new = NewModelVersion {
             name: name.to_owned(),
             source: format!("{}@{step}", row.folder),
@@ -113,23 +114,23 @@ impl Registry {
             description: request.description.clone(),
             ..NewModelVersion::default()
         };
-        let (version, is_new) = self.make_version(new, (row, &hold), &lineage, (by, now))?;
+        let (version, is_new) = self.make_version(new, (row, &pin), &lineage, (by, now))?;
         Ok(api::Registered { version: self.version(name, version)?, is_new })
     }
 
-    /// Makes a held checkpoint a version; returns its number, and whether it is new.
+    /// Makes a pinned checkpoint a version; returns its number, and whether it is new.
     fn make_version(
         &self,
         new: NewModelVersion,
-        (row, hold): (HoldRow, &Hold),
+        (row, pin): (PinRow, &Pinned),
         lineage: &api::Lineage,
         (by, now): (&str, Timestamp),
     ) -> Result<(u32, bool), Error> {
         let checkpoint = CheckpointVersion {
             folder: row.folder,
-            step: hold.info.step.0,
+            step: pin.info.step.0,
             content_hash: row.content_hash,
-            hold: hold.folder.display().to_string(),
+            pin: pin.folder.display().to_string(),
             lineage: serde_json::to_string(lineage).map_err(|error| Failure::Store(error.to_string()))?,
         };
         let (by, now) = (by.to_owned(), UnixMillis::of(now));
@@ -140,10 +141,10 @@ impl Registry {
     /// Notes that every byte of a version's checkpoint was read and is as it was saved.
     ///
     /// # Errors
-    /// If there is no such version, it isn't a checkpoint, something else was read, or its hold isn't there any more.
+    /// If there is no such version, it isn't a checkpoint, something else was read, or its pin isn't there any more.
     pub fn verified(&self, name: &str, number: u32, content_hash: &str, by: &str) -> Result<(), Error> {
         let checkpoint = self.checkpoint(name, number)?;
-        let found = self.held(&checkpoint)?.info().content_hash.to_string();
+        let found = self.pinned(&checkpoint)?.info().content_hash.to_string();
         if content_hash != checkpoint.content_hash || found != checkpoint.content_hash {
             let expected = checkpoint.content_hash;
             return Err(Error::OtherBytes { model: name.to_owned(), number, expected, found: content_hash.to_owned() });
@@ -173,29 +174,39 @@ impl Registry {
         self.note(name, number, (Deed::Exported, place), by)
     }
 
-    /// Releases holds that no version refers to: those of deleted versions, and what a crash left. Failures are logged.
-    pub fn release_unneeded(&self) {
-        let _holding = self.hold_still();
-        let unneeded = match self.tracking.read(|reading| reading.unneeded_holds()) {
+    /// Removes pins that no version refers to: those of deleted versions, and what a crash left. One that can't be removed is
+    /// logged, added to `failed`, and then left alone.
+    pub fn remove_unneeded_pins(&self, failed: &mut BTreeSet<PinRow>) {
+        let _locked = self.lock_pins();
+        let unneeded = match self.tracking.read(|reading| reading.unneeded_pins()) {
             Ok(unneeded) => unneeded,
-            Err(failure) => return tracing::warn!(error = with_causes(&failure), "holds of checkpoints can't be read"),
+            Err(Failure::Stopped(_)) => return,
+            Err(failure) => return tracing::warn!(error = with_causes(&failure), "pins of checkpoints can't be read"),
         };
         for row in unneeded {
-            if let Err(cause) = self.release(&row) {
-                tracing::warn!(cause, folder = row.folder, "the hold of a checkpoint can't be released");
+            if failed.contains(&row) {
+                continue;
+            }
+            if let Err(cause) = self.unpin(&row) {
+                tracing::warn!(
+                    cause,
+                    folder = row.folder,
+                    "the pin of a checkpoint can't be removed; a restart tries it again"
+                );
+                failed.insert(row);
             }
         }
     }
 
-    fn release(&self, row: &HoldRow) -> Result<(), String> {
+    fn unpin(&self, row: &PinRow) -> Result<(), String> {
         let hash: Digest = row.content_hash.parse().map_err(|error| format!("{error}"))?;
-        // Without the folder there is nothing to release.
+        // Without the folder there is nothing to remove.
         if Path::new(&row.folder).is_dir() {
             let store = Store::open(&row.folder, Options::reader()).map_err(|error| with_causes(&error))?;
-            store.release(hash).map_err(|error| with_causes(&error))?;
+            store.unpin(hash).map_err(|error| with_causes(&error))?;
         }
         let row = row.clone();
-        self.tracking.write(move |writing| writing.forget_hold(&row)).map_err(|error| with_causes(&error))
+        self.tracking.write(move |writing| writing.forget_pin(&row)).map_err(|error| with_causes(&error))
     }
 
     fn note(&self, name: &str, number: u32, (deed, detail): (Deed, &str), by: &str) -> Result<(), Error> {
@@ -210,8 +221,8 @@ impl Registry {
         found.ok_or_else(|| Error::NotACheckpoint { model: name.to_owned(), number })
     }
 
-    fn held(&self, checkpoint: &CheckpointVersion) -> Result<Snapshot, Error> {
-        let folder = Path::new(&checkpoint.hold);
+    fn pinned(&self, checkpoint: &CheckpointVersion) -> Result<Snapshot, Error> {
+        let folder = Path::new(&checkpoint.pin);
         open(folder)?.open_step(Step(checkpoint.step)).map_err(|error| Error::checkpoint(folder, error))
     }
 
@@ -230,8 +241,8 @@ impl Registry {
         Ok((canonical.ok_or(Error::NoFolder { folder })?, job))
     }
 
-    fn hold_still(&self) -> MutexGuard<'_, ()> {
-        self.holding.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_pins(&self) -> MutexGuard<'_, ()> {
+        self.pinning.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn version(
         source: version.source,
         aliases: version.aliases,
         run: version.run,
-        hold: checkpoint.map(|checkpoint| checkpoint.hold),
+        pin: checkpoint.map(|checkpoint| checkpoint.pin),
         history: events.map(event).collect(),
         lineage: lineage.transpose().map_err(unreadable)?,
         model: name,

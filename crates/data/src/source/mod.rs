@@ -192,6 +192,12 @@ impl Source {
         self.id
     }
 
+    /// Reports whether the id is made of checksums of every byte.
+    #[must_use]
+    pub fn is_id_of_every_byte(&self) -> bool {
+        (0..self.layout.files.len()).all(|number| self.layout.sums.get(number).is_some())
+    }
+
     /// Refuses files that were changed since they were opened.
     ///
     /// # Errors

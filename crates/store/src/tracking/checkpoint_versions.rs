@@ -1,7 +1,7 @@
 //! Versions of models that are checkpoints.
 //!
-//! A version refers to a hold of its checkpoint in the checkpoint's own folder. The hold's row is written before the hold is
-//! made, and removed after it was released, so that a crash leaves no hold that nobody knows of.
+//! A version refers to a pin of its checkpoint in the checkpoint's own folder. The pin's row is written before the pin is
+//! made, and removed after the pin, so that a crash leaves no pin that nobody knows of.
 
 use gangline_tracking::{CheckpointVersion, Deed, ModelEvent, ModelVersion, UnixMillis, check_promotion};
 use rusqlite::{OptionalExtension, Row, params};
@@ -11,12 +11,12 @@ use super::{Failure, Reading, Writing};
 
 /// The most entries of a version's history that are kept; the oldest of the others go.
 const EVENTS_MAX: u32 = 1000;
-/// The most holds that are returned at once.
-const HOLDS_MAX: u32 = 100;
+/// The most pins that are returned at once.
+const PINS_MAX: u32 = 100;
 
-/// A hold of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HoldRow {
+/// A pin of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PinRow {
     /// The folder of checkpoints.
     pub folder: String,
     /// The content hash of the checkpoint.
@@ -30,13 +30,13 @@ impl Reading<'_> {
     /// If there is no such version.
     pub fn checkpoint_version(&self, name: &str, version: u32) -> Result<Option<CheckpointVersion>, Failure> {
         let (row, _) = self.version_row(name, version)?;
-        let sql = "SELECT folder, step, content_hash, hold, lineage FROM checkpoint_version WHERE version = ?1";
+        let sql = "SELECT folder, step, content_hash, pin, lineage FROM checkpoint_version WHERE version = ?1";
         let found = |row: &Row<'_>| {
             Ok(CheckpointVersion {
                 folder: row.get(0)?,
                 step: row.get::<_, i64>(1)?.cast_unsigned(),
                 content_hash: row.get(2)?,
-                hold: row.get(3)?,
+                pin: row.get(3)?,
                 lineage: row.get(4)?,
             })
         };
@@ -71,43 +71,43 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Returns holds that no version refers to. Nobody may be about to register one of them meanwhile.
+    /// Returns pins that no version refers to. Nobody may be about to register one of them meanwhile.
     ///
     /// # Errors
     /// If they can't be read.
-    pub fn unneeded_holds(&self) -> Result<Vec<HoldRow>, Failure> {
-        let sql = "SELECT h.folder, h.content_hash FROM hold h WHERE NOT EXISTS
-                   (SELECT 1 FROM checkpoint_version c WHERE c.folder = h.folder AND c.content_hash = h.content_hash)
+    pub fn unneeded_pins(&self) -> Result<Vec<PinRow>, Failure> {
+        let sql = "SELECT p.folder, p.content_hash FROM pin p WHERE NOT EXISTS
+                   (SELECT 1 FROM checkpoint_version c WHERE c.folder = p.folder AND c.content_hash = p.content_hash)
                    LIMIT ?1";
-        let row = |row: &Row<'_>| Ok(HoldRow { folder: row.get(0)?, content_hash: row.get(1)? });
-        Ok(self.0.prepare_cached(sql)?.query_map([HOLDS_MAX], row)?.collect::<Result<_, _>>()?)
+        let row = |row: &Row<'_>| Ok(PinRow { folder: row.get(0)?, content_hash: row.get(1)? });
+        Ok(self.0.prepare_cached(sql)?.query_map([PINS_MAX], row)?.collect::<Result<_, _>>()?)
     }
 }
 
 impl Writing<'_> {
-    /// Notes that a hold is about to be made.
+    /// Notes that a pin is about to be made.
     ///
     /// # Errors
     /// If it can't be kept.
-    pub fn intend_hold(&self, hold: &HoldRow) -> Result<(), Failure> {
-        let sql = "INSERT OR IGNORE INTO hold (folder, content_hash) VALUES (?1, ?2)";
-        self.0.execute(sql, params![hold.folder, hold.content_hash])?;
+    pub fn intend_pin(&self, pin: &PinRow) -> Result<(), Failure> {
+        let sql = "INSERT OR IGNORE INTO pin (folder, content_hash) VALUES (?1, ?2)";
+        self.0.execute(sql, params![pin.folder, pin.content_hash])?;
         Ok(())
     }
 
-    /// Notes that a hold was released.
+    /// Notes that a pin was removed.
     ///
     /// # Errors
     /// If it can't be kept.
-    pub fn forget_hold(&self, hold: &HoldRow) -> Result<(), Failure> {
+    pub fn forget_pin(&self, pin: &PinRow) -> Result<(), Failure> {
         self.0.execute(
-            "DELETE FROM hold WHERE folder = ?1 AND content_hash = ?2",
-            params![hold.folder, hold.content_hash],
+            "DELETE FROM pin WHERE folder = ?1 AND content_hash = ?2",
+            params![pin.folder, pin.content_hash],
         )?;
         Ok(())
     }
 
-    /// Makes a held checkpoint the next version of a model, which is made too if there is none of this name. A checkpoint that
+    /// Makes a pinned checkpoint the next version of a model, which is made too if there is none of this name. A checkpoint that
     /// is a version of this model already stays the version that it is. Returns the version, and whether it is new.
     ///
     /// # Errors
@@ -130,10 +130,12 @@ impl Writing<'_> {
         }
         let version = self.create_model_version(new, now)?;
         let (row, _) = self.reading().version_row(&version.name, version.version)?;
-        let sql = "INSERT INTO checkpoint_version (version, folder, step, content_hash, hold, lineage)
+        let sql = "INSERT INTO checkpoint_version (version, folder, step, content_hash, pin, lineage)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-        let CheckpointVersion { folder, step, content_hash, hold, lineage } = checkpoint;
-        self.0.execute(sql, params![row, folder, step.cast_signed(), content_hash, hold, lineage])?;
+        let CheckpointVersion { folder, step, content_hash, pin, lineage } = checkpoint;
+        self.0.execute(sql, params![row, folder, step.cast_signed(), content_hash, pin, lineage])?;
+        // Where MLflow's clients on this file system find the files.
+        self.0.execute("UPDATE model_version SET storage_uri = ?2 WHERE id = ?1", params![row, pin])?;
         self.add_event(row, &event(by, now, Deed::Registered, ""))?;
         Ok((version, true))
     }
@@ -166,7 +168,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Forgets what is kept of a version beside its row. Its hold is released later.
+    /// Forgets what is kept of a version beside its row. Its pin is removed later.
     pub(super) fn forget_checkpoint_version(&self, row: i64) -> Result<(), Failure> {
         self.0.execute("DELETE FROM checkpoint_version WHERE version = ?1", [row])?;
         self.0.execute("DELETE FROM model_event WHERE version = ?1", [row])?;

@@ -32,7 +32,7 @@ use rusqlite::{Connection, Transaction};
 pub use artifact_store::ArtifactStore;
 pub use artifacts::{ArtifactEntry, StoredArtifact};
 pub use blobs::{Blobs, Digest, Upload};
-pub use checkpoint_versions::HoldRow;
+pub use checkpoint_versions::PinRow;
 pub use experiments::NewExperiment;
 pub use failure::Failure;
 pub use job_runs::{JobReport, JobRun};

@@ -5,10 +5,10 @@ CREATE TABLE checkpoint_version (
     folder TEXT NOT NULL,
     step INTEGER NOT NULL,
     content_hash TEXT NOT NULL,
-    hold TEXT NOT NULL,
+    pin TEXT NOT NULL,
     lineage TEXT NOT NULL
 ) STRICT;
-CREATE INDEX checkpoint_version_hold ON checkpoint_version (folder, content_hash);
+CREATE INDEX checkpoint_version_pin ON checkpoint_version (folder, content_hash);
 
 CREATE TABLE model_event (
     id INTEGER PRIMARY KEY,
@@ -20,8 +20,8 @@ CREATE TABLE model_event (
 ) STRICT;
 CREATE INDEX event_of_version ON model_event (version, id);
 
--- Holds of checkpoints that exist or may exist. A row is there before its hold is made, and until it has been released.
-CREATE TABLE hold (
+-- Pins of checkpoints that exist or may exist. A row is there before its pin is made, and until that is removed.
+CREATE TABLE pin (
     folder TEXT NOT NULL, content_hash TEXT NOT NULL, PRIMARY KEY (folder, content_hash)
 ) STRICT, WITHOUT ROWID;
 

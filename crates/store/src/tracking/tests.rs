@@ -340,7 +340,7 @@ fn checkpoint(step: u64) -> CheckpointVersion {
         folder: "/runs/a".into(),
         step,
         content_hash: format!("{step:064x}"),
-        hold: format!("/runs/a/.gangline/held/{step:064x}"),
+        pin: format!("/runs/a/.gangline/pinned/{step:064x}"),
         lineage: "{}".into(),
     }
 }
@@ -390,18 +390,18 @@ fn production_waits_for_a_verified_checkpoint_by_whichever_way_it_is_asked_for()
 fn a_hold_is_needed_until_the_last_version_of_its_checkpoint_is_deleted() {
     let (_folder, service) = fresh();
     let handle = service.handle();
-    let hold = HoldRow { folder: "/runs/a".into(), content_hash: checkpoint(20).content_hash };
-    let unneeded = || handle.read(|reading| reading.unneeded_holds()).expect("the holds");
-    let intended = hold.clone();
-    handle.write(move |writing| writing.intend_hold(&intended)).expect("it is kept");
-    assert_eq!(unneeded(), std::slice::from_ref(&hold), "as after a crash before the version was made");
+    let pin = PinRow { folder: "/runs/a".into(), content_hash: checkpoint(20).content_hash };
+    let unneeded = || handle.read(|reading| reading.unneeded_pins()).expect("the pins");
+    let intended = pin.clone();
+    handle.write(move |writing| writing.intend_pin(&intended)).expect("it is kept");
+    assert_eq!(unneeded(), std::slice::from_ref(&pin), "as after a crash before the version was made");
     register(&handle, "gpt", 20);
     register(&handle, "other", 20);
     handle.write(|writing| writing.delete_model_version("gpt", 1, NOW)).expect("it is there");
     assert_eq!(unneeded(), []);
     handle.write(|writing| writing.delete_registered_model("other")).expect("it is there");
-    assert_eq!(unneeded(), std::slice::from_ref(&hold));
-    handle.write(move |writing| writing.forget_hold(&hold)).expect("it is kept");
+    assert_eq!(unneeded(), std::slice::from_ref(&pin));
+    handle.write(move |writing| writing.forget_pin(&pin)).expect("it is kept");
     assert_eq!(unneeded(), []);
 }
 

@@ -1,4 +1,4 @@
-//! What is held stays, and takes no room of its own while the checkpoint is there.
+//! What is pinned stays, and takes no room of its own while the checkpoint is there.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -17,33 +17,33 @@ fn what_is_held_outlives_retention_and_a_save_of_the_same_step() {
     save(&writer, 1).unwrap();
     save(&writer, 2).unwrap();
     let reader = open(folder.path(), Options::reader());
-    let hold = reader.hold(Step(1)).unwrap();
-    assert_eq!(hold.folder, reader.hold(Step(1)).unwrap().folder, "holding twice is holding once");
+    let pin = reader.pin(Step(1)).unwrap();
+    assert_eq!(pin.folder, reader.pin(Step(1)).unwrap().folder, "pinning twice is pinning once");
     let shard = "step-0000000001/shard-00000-of-00001.safetensors";
     let inode = |path: &Path| std::fs::metadata(path.join(shard)).unwrap().ino();
-    assert_eq!(inode(folder.path()), inode(&hold.folder), "no byte is copied");
+    assert_eq!(inode(folder.path()), inode(&pin.folder), "no byte is copied");
 
     // Training goes back and saves other values under the same step.
     writer.save(Step(1), &[], &<_>::default()).unwrap().wait().unwrap();
     save(&writer, 3).unwrap();
     reader.delete(Step(1)).unwrap();
-    assert_eq!(offered(&hold.folder), Some(1));
-    assert!(open(&hold.folder, Options::reader()).verify(Step(1)).unwrap().is_good());
+    assert_eq!(offered(&pin.folder), Some(1));
+    assert!(open(&pin.folder, Options::reader()).verify(Step(1)).unwrap().is_good());
     assert_eq!(names(folder.path()), ["step-0000000002", "step-0000000003"]);
 
-    reader.release(hold.info.content_hash).unwrap();
-    assert!(!hold.folder.exists());
-    reader.release(hold.info.content_hash).unwrap();
+    reader.unpin(pin.info.content_hash).unwrap();
+    assert!(!pin.folder.exists());
+    reader.unpin(pin.info.content_hash).unwrap();
 }
 
 #[test]
 fn what_is_not_there_is_not_held() {
     let folder = tempfile::tempdir().unwrap();
     save(&open(folder.path(), Options::default()), 1).unwrap();
-    let refused = open(folder.path(), Options::reader()).hold(Step(7));
+    let refused = open(folder.path(), Options::reader()).pin(Step(7));
     assert!(matches!(refused, Err(Error::NotFound { step: Step(7) })), "{refused:?}");
     std::fs::remove_file(folder.path().join("step-0000000001/shard-00000-of-00001.safetensors")).unwrap();
-    let refused = open(folder.path(), Options::reader()).hold(Step(1));
+    let refused = open(folder.path(), Options::reader()).pin(Step(1));
     assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
 }
 
@@ -58,22 +58,22 @@ fn a_hold_killed_at_any_point_is_whole_or_not_there_and_can_be_made_again() {
             if made.fetch_add(1, Ordering::SeqCst) < count { Ok(()) } else { Err(io::Error::other("killed")) }
         };
         let killed = open(folder.path(), Options { disk_hook: Some(Arc::new(hook)), ..Options::reader() });
-        let outcome = killed.hold(Step(1));
-        let holds = folder.path().join(".gangline/held");
+        let outcome = killed.pin(Step(1));
+        let pins = folder.path().join(".gangline/pinned");
         let is_final = |name: &String| !name.starts_with('.');
         let found: Vec<String> =
-            std::fs::read_dir(&holds).map(|_| names(&holds).into_iter().filter(is_final).collect()).unwrap_or_default();
+            std::fs::read_dir(&pins).map(|_| names(&pins).into_iter().filter(is_final).collect()).unwrap_or_default();
         for name in &found {
-            assert_eq!(offered(&holds.join(name)), Some(1), "after a kill before change {count}");
+            assert_eq!(offered(&pins.join(name)), Some(1), "after a kill before change {count}");
         }
         if outcome.is_ok() {
             assert!(count >= 6, "folders, links and fsyncs");
             return;
         }
-        let again = open(folder.path(), Options::reader()).hold(Step(1)).unwrap();
+        let again = open(folder.path(), Options::reader()).pin(Step(1)).unwrap();
         assert_eq!(offered(&again.folder), Some(1));
-        // If the kill came after the hold had its name, what was left of its build is harmless.
-        assert_eq!(found.len() + names(&holds).len(), if found.is_empty() { 1 } else { 2 }, "before change {count}");
+        // If the kill came after the pin had its name, what was left of its build is harmless.
+        assert_eq!(found.len() + names(&pins).len(), if found.is_empty() { 1 } else { 2 }, "before change {count}");
     }
-    panic!("a hold makes fewer than a hundred changes");
+    panic!("a pin makes fewer than a hundred changes");
 }

@@ -1,11 +1,11 @@
-//! Holds: checkpoints that stay because a model version needs them, whatever retention removes and whichever later save of the
+//! Pins: checkpoints that stay because a model version needs them, whatever retention removes and whichever later save of the
 //! same step replaces them.
 //!
-//! A hold is a folder with hard links to the files of a checkpoint, in the store's own folder. A published file never changes,
-//! so a hold shows the bytes that were saved, and takes room only once the checkpoint itself is gone. Each hold is a store of
-//! one checkpoint: whatever reads stores reads holds.
+//! A pin is a folder with hard links to the files of a checkpoint, in the store's own folder. A published file never changes,
+//! so a pin shows the bytes that were saved, and takes room only once the checkpoint itself is gone. Each pin is a store of
+//! one checkpoint: whatever reads stores reads pins.
 //!
-//! Keeps A-6: a hold has its name only when all of its links are durable.
+//! Keeps A-6: a pin has its name only when all of its links are durable.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -16,56 +16,56 @@ use crate::manifest::read_manifest;
 use crate::present::Present;
 use crate::{CheckpointInfo, Digest, Error, Snapshot, Store, layout};
 
-/// The folder of holds, in the store's own folder.
-const HOLDS: &str = "held";
-/// Held while a hold is built, since builds of one hold have the same temporary name.
+/// The folder of pins, in the store's own folder.
+const PINS: &str = "pinned";
+/// Locked while a pin is built, since builds of one pin have the same temporary name.
 static BUILDING: Mutex<()> = Mutex::new(());
 
-/// A held checkpoint.
+/// A pinned checkpoint.
 #[derive(Clone, Debug)]
-pub struct Hold {
-    /// The folder of the hold, a store whose only checkpoint it is.
+pub struct Pinned {
+    /// The folder of the pin, a store whose only checkpoint it is.
     pub folder: PathBuf,
     /// The manifest's content.
     pub info: CheckpointInfo,
 }
 
 impl Store {
-    /// Holds a checkpoint until [`Store::release`]. Also works on a store that was opened for reading. Holding it again changes
-    /// nothing; the holds of a checkpoint aren't counted. Only one process may hold checkpoints of a folder at a time.
+    /// Pins a checkpoint until [`Store::unpin`]. Also works on a store that was opened for reading. Pinning it again changes
+    /// nothing; the pins of a checkpoint aren't counted. Only one process may pin checkpoints of a folder at a time.
     ///
     /// # Errors
     /// [`Error::NotFound`], also if the checkpoint is removed meanwhile; [`Error::Corrupt`] if its manifest isn't what was saved
     /// or a file has another length; [`Error::Io`], among others if the file system has no hard links, or the files belong to
     /// another user.
-    pub fn hold(&self, step: Step) -> Result<Hold, Error> {
+    pub fn pin(&self, step: Step) -> Result<Pinned, Error> {
         let snapshot = self.open_step(step)?;
         let hash = snapshot.info().content_hash;
-        let folder = self.hold_folder(hash);
-        if let Ok(held) = Snapshot::open(&folder, step) {
-            return Ok(Hold { folder, info: held.info().clone() });
+        let folder = self.pin_folder(hash);
+        if let Ok(pinned) = Snapshot::open(&folder, step) {
+            return Ok(Pinned { folder, info: pinned.info().clone() });
         }
         let disk = self.disk();
         disk.check_poison()?;
-        let holds = self.path().join(layout::OWN_FOLDER).join(HOLDS);
-        disk.create_root(&holds)?;
+        let pins = self.path().join(layout::OWN_FOLDER).join(PINS);
+        disk.create_root(&pins)?;
         let name = hash.to_string();
         let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-        disk.publish_folder(&holds, (&format!(".{name}"), &name), |aside| self.link(step, aside, hash))?;
-        let held = Snapshot::open(&folder, step)?;
-        Ok(Hold { folder, info: held.info().clone() })
+        disk.publish_folder(&pins, (&format!(".{name}"), &name), |aside| self.link(step, aside, hash))?;
+        let pinned = Snapshot::open(&folder, step)?;
+        Ok(Pinned { folder, info: pinned.info().clone() })
     }
 
-    /// Ends a hold. The bytes go with it, unless the checkpoint is still there. One that isn't held is no error.
+    /// Removes a pin. The bytes go with it, unless the checkpoint is still there. One that isn't pinned is no error.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn release(&self, content_hash: Digest) -> Result<(), Error> {
-        self.disk().remove_folder(&self.hold_folder(content_hash))
+    pub fn unpin(&self, content_hash: Digest) -> Result<(), Error> {
+        self.disk().remove_folder(&self.pin_folder(content_hash))
     }
 
-    fn hold_folder(&self, content_hash: Digest) -> PathBuf {
-        self.path().join(layout::OWN_FOLDER).join(HOLDS).join(content_hash.to_string())
+    fn pin_folder(&self, content_hash: Digest) -> PathBuf {
+        self.path().join(layout::OWN_FOLDER).join(PINS).join(content_hash.to_string())
     }
 
     /// Links the files of a checkpoint into a store at `aside`.
