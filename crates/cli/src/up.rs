@@ -162,8 +162,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let Chosen { launcher, has_nodes } =
         launcher::choose(&folder, &config, path.as_deref(), &args.launcher, listening.address)?;
     let (nodes, sharing) = nodes_and_rules(&config, args, has_nodes)?;
-    let journal_folder = journal_folder(&folder, &config, args)?;
-    let names: Vec<String> = nodes.iter().map(|node| node.name.to_string()).collect();
+    let (journal_folder, names) = (journal_folder(&folder, &config, args)?, nodes::names(&nodes));
     let options = Options {
         folder: folder.clone(),
         journal_folder: journal_folder.clone(),
@@ -191,10 +190,10 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (port, user) = (listener.local_addr()?.port(), options.user.clone());
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
     let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
-    let (url, budgets, visits) = (listening.url(port), alert_setup.budgets.clone(), Visits::default());
+    let (url, budgets) = (listening.url(port), alert_setup.budgets.clone());
+    let (code, visits) = (CodeStore::new(&folder, config.snapshot_max), Visits::default());
     publish(&folder, &url, listening.tls.as_ref().map(|tls| tls.certificates()))
         .map_err(|error| unpublished(&folder, &error))?;
-    let code = CodeStore::new(&folder, config.snapshot_max);
     let beside = Beside::start(&folder, &config.retention, &service)?;
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let reloading = Reloading::of(reload::reader(folder.clone(), args.config.clone(), config), &service);

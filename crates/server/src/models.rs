@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Json, Router};
 use gangline_api as api;
 use gangline_control::registry::{self, Registry};
 use gangline_store::tracking::Failure;
@@ -18,6 +19,18 @@ use super::{App, ErrorBody};
 
 /// A version in a path.
 type Version = Result<Path<(String, String)>, PathRejection>;
+
+/// Returns the paths below `/api/v1`.
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/models", get(list))
+        .route("/models/{model}", get(show))
+        .route("/models/{model}/versions", post(register))
+        .route("/models/{model}/versions/{version}", get(version))
+        .route("/models/{model}/versions/{version}/verified", post(verified))
+        .route("/models/{model}/versions/{version}/promote", post(promote))
+        .route("/models/{model}/versions/{version}/exported", post(exported))
+}
 
 /// All registered models, by their names.
 #[utoipa::path(get, path = "/api/v1/models", tag = "models", responses((status = 200, body = api::ModelList)))]
@@ -67,7 +80,7 @@ pub(super) async fn verified(
     caller: Caller,
     request: Result<Json<api::VerifiedRequest>, JsonRejection>,
 ) -> Result<Json<api::ModelVersion>, ApiError> {
-    let ((name, number), Json(request)) = (read(path)?, request?);
+    let (Json(request), (name, number)) = (request?, read(path)?);
     ask(&app, move |registry| {
         registry.verified(&name, number, &request.content_hash, &caller.user.0)?;
         registry.version(&name, number)
@@ -86,7 +99,7 @@ pub(super) async fn promote(
     caller: Caller,
     request: Result<Json<api::PromoteRequest>, JsonRejection>,
 ) -> Result<Json<api::ModelVersion>, ApiError> {
-    let ((name, number), Json(request)) = (read(path)?, request?);
+    let (Json(request), (name, number)) = (request?, read(path)?);
     ask(&app, move |registry| {
         registry.promote(&name, number, &request.alias, &caller.user.0)?;
         registry.version(&name, number)
@@ -105,7 +118,7 @@ pub(super) async fn exported(
     caller: Caller,
     request: Result<Json<api::ExportedRequest>, JsonRejection>,
 ) -> Result<Json<api::ModelVersion>, ApiError> {
-    let ((name, number), Json(request)) = (read(path)?, request?);
+    let (Json(request), (name, number)) = (request?, read(path)?);
     ask(&app, move |registry| {
         registry.exported(&name, number, &request.place, &caller.user.0)?;
         registry.version(&name, number)

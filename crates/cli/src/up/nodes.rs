@@ -9,6 +9,10 @@ use super::UpArgs;
 use crate::agent::own_node_name;
 use crate::failure::Failure;
 
+pub(super) fn names(nodes: &[NodeConfig]) -> Vec<String> {
+    nodes.iter().map(|node| node.name.to_string()).collect()
+}
+
 /// Returns the nodes, unless the launcher has them, and the rules by which they are shared, with one price for each kind.
 pub(super) fn nodes_and_rules(
     config: &Config,
