@@ -111,6 +111,21 @@ def test_the_runs_of_jobs_are_seen_by_mlflow_with_their_state_and_every_step_onc
     assert trained in shown and "finished" in shown
 
 
+def test_a_run_is_done_again_from_its_beginning(plane, trained):
+    (run,) = [run for run in plane.ask("runs", "list", "--experiment", "jobs")["runs"] if run["info"]["run_name"] == "tiny-gpt2"]
+    told = plane.run("runs", "rerun", run["info"]["run_id"][:12])
+    assert told.returncode == 0 and "may differ: the code" in told.stderr, told
+    again = told.stdout.strip()
+    assert plane.ended(again)["state"] == "succeeded", plane.printed(again)
+    folders = [plane.ask("show", job)["checkpoint_path"] for job in (trained, again)]
+    assert folders[0] != folders[1]
+    hashes = [plane.ask("checkpoint", "list", folder)[-1]["content_hash"] for folder in folders]
+    assert hashes[0] == hashes[1], "the trainer fixes its seed and its order, so all of it is the same"
+    runs = [run["info"]["run_id"] for run in plane.ask("runs", "list", "--experiment", "jobs")["runs"]]
+    compared = plane.run("runs", "compare", *runs[:2]).stdout
+    assert trained in compared and again in compared and "loss" in compared, compared
+
+
 def test_what_cannot_be_registered_is_refused_with_what_to_do(plane, tmp_path):
     for arguments, code, words in [
         (("register", "none", "job-99"), 3, "there is no job"),

@@ -26,7 +26,7 @@ const WORKSPACE: [&str; 8] = [
     "--message-format=json-render-diagnostics",
 ];
 /// What the tests run against.
-const PACKAGES: [&str; 15] = [
+const PACKAGES: [&str; 17] = [
     MATURIN,
     TORCH,
     "numpy>=2,<3",
@@ -45,6 +45,9 @@ const PACKAGES: [&str; 15] = [
     "focus-data-toolkit>=0.14,<0.15",
     // The real server and client, whose answers ours are compared with: of the very version whose API this is.
     "mlflow==3.17.2",
+    // Write what is imported.
+    "tensorboard>=2.18",
+    "wandb>=0.20",
 ];
 
 /// The environment of the tests, with everything in it but the package.

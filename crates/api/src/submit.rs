@@ -117,6 +117,9 @@ pub struct ResumeRequest {
     /// Resume it although it succeeded, so that nothing is left to do unless its program finds more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
+    /// Do all of it again in a folder of checkpoints of its own, instead of going on from its checkpoints.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub afresh: bool,
 }
 
 /// A piece of a rank's log.

@@ -38,6 +38,9 @@ pub(crate) struct ResumeArgs {
     /// Resume it although it succeeded
     #[arg(long)]
     again: bool,
+    /// Do all of it again in a folder of checkpoints of its own, instead of going on from its checkpoints
+    #[arg(long, conflicts_with = "again")]
+    afresh: bool,
 }
 
 fn key_and_value(text: &str) -> Result<(String, String), String> {
@@ -62,7 +65,8 @@ pub(crate) fn set(client: &Client, args: &SetArgs, is_json: bool) -> Result<(), 
 
 /// Submits a job that continues the work of an ended one.
 pub(crate) fn resume(client: &Client, args: &ResumeArgs, is_json: bool) -> Result<(), Failure> {
-    let request = api::ResumeRequest { set: args.values.iter().cloned().collect(), again: args.again };
+    let request =
+        api::ResumeRequest { set: args.values.iter().cloned().collect(), again: args.again, afresh: args.afresh };
     let submitted: api::Submitted = client.post(&format!("/jobs/{}/resume", path_segment(&args.job)), &request)?;
     if is_json { output::json(&submitted) } else { output::say(&submitted.job) }
 }

@@ -106,6 +106,12 @@ impl Client {
         self.read_tracked(request.send_json(body))
     }
 
+    /// Reads something by MLflow's API.
+    pub(crate) fn tracked_by<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Failure> {
+        let request = self.agent.get(self.tracked(path)).query_pairs(query.iter().copied());
+        self.read_tracked(request.header("authorization", self.bearer()).call())
+    }
+
     /// Deletes something by MLflow's API.
     pub(crate) fn untrack<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         let request = self.agent.delete(self.tracked(path)).header("authorization", self.bearer());

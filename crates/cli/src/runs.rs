@@ -1,21 +1,25 @@
 //! `runs`: the runs that scripts logged through MLflow's clients.
 
+mod compare;
+mod export;
+mod import;
+mod rerun;
+mod wire;
+
 use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
 use gangline_api::Time;
 use gangline_base::Timestamp;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
+use wire::{Entry, Found, Metric, Run, experiments, find, tag};
 
 /// Columns of metrics in a list unless the user names some.
 const METRICS_SHOWN: usize = 3;
-/// The most experiments that are listed over.
-const EXPERIMENTS_MAX: u32 = 10_000;
 /// Digits of a run's id that a list shows.
 const ID_DIGITS: usize = 12;
 
@@ -33,6 +37,24 @@ enum RunsCommand {
     /// Show a run: its parameters, its metrics, its tags, and the job that it belongs to
     Show {
         /// The run's id, or its first digits
+        run: String,
+    },
+    /// Compare runs: the parameters that differ, and the latest value of each metric
+    Compare {
+        /// The runs' ids, or their first digits
+        #[arg(required = true, num_args = 2..=20)]
+        runs: Vec<String>,
+        /// Show equal parameters too
+        #[arg(long)]
+        all: bool,
+    },
+    /// Write runs with their whole histories to a file that runs import reads, or a table for spreadsheets
+    Export(export::ExportArgs),
+    /// Take runs over from an MLflow server or its database, TensorBoard's event files, offline runs of W&B, or an export
+    Import(import::ImportArgs),
+    /// Submit the job of a run again from its beginning, and say what can't be the same
+    Rerun {
+        /// The run's id, its first digits, or its job, as job-7
         run: String,
     },
 }
@@ -56,79 +78,16 @@ struct ListArgs {
     limit: u32,
 }
 
-#[derive(Deserialize)]
-struct Experiments {
-    #[serde(default)]
-    experiments: Vec<Experiment>,
-}
-
-#[derive(Deserialize)]
-struct Experiment {
-    experiment_id: String,
-    name: String,
-}
-
-#[derive(Deserialize, Serialize)]
-struct Found {
-    #[serde(default)]
-    runs: Vec<Run>,
-}
-
-#[derive(Deserialize, Serialize)]
-struct Run {
-    info: Info,
-    #[serde(default)]
-    data: Data,
-}
-
-#[derive(Deserialize, Serialize)]
-struct Info {
-    run_id: String,
-    run_name: String,
-    experiment_id: String,
-    status: String,
-    start_time: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    end_time: Option<u64>,
-    artifact_uri: String,
-}
-
-#[derive(Default, Deserialize, Serialize)]
-struct Data {
-    #[serde(default)]
-    metrics: Vec<Metric>,
-    #[serde(default)]
-    params: Vec<Entry>,
-    #[serde(default)]
-    tags: Vec<Entry>,
-}
-
-#[derive(Deserialize, Serialize)]
-struct Metric {
-    key: String,
-    /// A number, or the name of one that JSON has not.
-    value: serde_json::Value,
-    step: i64,
-}
-
-#[derive(Deserialize, Serialize)]
-struct Entry {
-    key: String,
-    value: String,
-}
-
 pub(crate) fn run(client: &Client, args: &RunsArgs, is_json: bool) -> Result<(), Failure> {
     let experiments = experiments(client)?;
     match &args.command {
         RunsCommand::List(wanted) => list(client, &experiments, wanted, is_json),
+        RunsCommand::Compare { runs, all } => compare::run(client, &experiments, runs, *all, is_json),
+        RunsCommand::Export(args) => export::run(client, &experiments, args),
+        RunsCommand::Import(args) => import::run(client, args, is_json),
+        RunsCommand::Rerun { run } => rerun::run(client, &experiments, run, is_json),
         RunsCommand::Show { run } => show(&find(client, &experiments, run)?, &experiments, is_json),
     }
-}
-
-/// Returns the names of experiments by their ids.
-fn experiments(client: &Client) -> Result<BTreeMap<String, String>, Failure> {
-    let found: Experiments = client.track("experiments/search", &json!({"max_results": EXPERIMENTS_MAX}))?;
-    Ok(found.experiments.into_iter().map(|one| (one.experiment_id, one.name)).collect())
 }
 
 fn list(
@@ -183,7 +142,7 @@ fn shown_metrics(runs: &[Run], named: &[String]) -> Vec<String> {
 }
 
 fn row(run: &Run, experiments: &BTreeMap<String, String>, metrics: &[String]) -> Vec<String> {
-    let Run { info, data } = run;
+    let Run { info, data, .. } = run;
     let mut row = vec![
         info.run_id.chars().take(ID_DIGITS).collect(),
         output::shorten(&info.run_name, 32),
@@ -197,10 +156,6 @@ fn row(run: &Run, experiments: &BTreeMap<String, String>, metrics: &[String]) ->
     row
 }
 
-fn tag<'a>(data: &'a Data, key: &str) -> Option<&'a str> {
-    data.tags.iter().find(|tag| tag.key == key).map(|tag| tag.value.as_str())
-}
-
 fn time(millis: u64) -> String {
     output::time(Time(Timestamp::from_unix_nanos(millis.saturating_mul(1_000_000))))
 }
@@ -212,28 +167,11 @@ fn value(metric: &Metric) -> String {
     }
 }
 
-/// Finds a run by its id, or by the first digits of one.
-fn find(client: &Client, experiments: &BTreeMap<String, String>, id: &str) -> Result<Run, Failure> {
-    let ids: Vec<&String> = experiments.keys().collect();
-    let like = id.replace(['\'', '%', '_', '\\'], "");
-    let search = json!({"experiment_ids": ids, "filter": format!("run_id LIKE '{like}%'"), "max_results": 2, "run_view_type": "ALL"});
-    let mut found: Found = client.track("runs/search", &search)?;
-    match (found.runs.pop(), found.runs.pop()) {
-        (Some(run), None) => Ok(run),
-        (None, _) => {
-            Err(Failure::coded("G0332", format!("there is no run \"{id}\""), "gangline runs list shows the runs"))
-        }
-        (Some(_), Some(_)) => {
-            Err(Failure::coded("G0332", format!("several runs begin with \"{id}\""), "write more of its digits"))
-        }
-    }
-}
-
 fn show(run: &Run, experiments: &BTreeMap<String, String>, is_json: bool) -> Result<(), Failure> {
     if is_json {
         return output::json(run);
     }
-    let Run { info, data } = run;
+    let Run { info, data, .. } = run;
     let mut lines = vec![
         format!("run         {}", info.run_id),
         format!("name        {}", info.run_name),

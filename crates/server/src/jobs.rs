@@ -334,7 +334,8 @@ pub(super) async fn resume(
 ) -> Result<Json<api::Submitted>, ApiError> {
     let (id, Json(request)) = (parse_job(&job)?, request?);
     let changes = parse_changes(&request.set)?;
-    let resumption = Resumption { origin: id, changes, again: request.again, by: caller.user.clone() };
+    let resumption =
+        Resumption { origin: id, changes, again: request.again, afresh: request.afresh, by: caller.user.clone() };
     Ok(Json(caller.handle(&app).resume(resumption).await?))
 }
 

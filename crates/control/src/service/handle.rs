@@ -117,6 +117,8 @@ pub struct Resumption {
     pub changes: Vec<JobChange>,
     /// Whether it is resumed even if it succeeded.
     pub again: bool,
+    /// Whether it is done again from the beginning, in a folder of checkpoints of its own.
+    pub afresh: bool,
     /// Who asks for it.
     pub by: Submitter,
 }

@@ -96,11 +96,11 @@ impl Actor {
         Ok(pending)
     }
 
-    /// Submits a job that continues the work of an ended one from its checkpoints.
+    /// Submits a job that continues the work of an ended one from its checkpoints, or does it afresh.
     pub(super) fn resume_job(
         &mut self,
         now: Timestamp,
-        Resumption { origin, changes, again, by }: Resumption,
+        Resumption { origin, changes, again, afresh, by }: Resumption,
         batch: &mut Batch,
     ) -> Result<api::Submitted, Error> {
         if self.engine.job(origin).is_some() {
@@ -110,14 +110,15 @@ impl Actor {
             return Err(Error::NoJob(origin));
         }
         let record = self.ended_record(origin)?;
-        if record.state == StateRecord::Succeeded && !again {
+        if record.state == StateRecord::Succeeded && !again && !afresh {
             return Err(Error::Finished(origin));
         }
         let unreadable = |error: codec::Error| Error::Unreadable { code: "G0213", cause: error.to_string() };
         let mut spec = record.resumable().map_err(unreadable)?.ok_or(Error::NotResumable(origin))?;
         let folder = checkpoint_folder(&self.options.folder, origin, spec.checkpoint.path.as_deref());
-        spec.checkpoint.path = Some(folder.display().to_string());
-        (spec.origin, spec.submitter) = (Some(origin), by);
+        // Done afresh, it saves where a job without a folder of its own does.
+        spec.checkpoint.path = (!afresh).then(|| folder.display().to_string());
+        (spec.origin, spec.submitter) = ((!afresh).then_some(origin), by);
         changes.iter().for_each(|change| change.apply_to(&mut spec));
         self.submit(now, spec, batch)
     }

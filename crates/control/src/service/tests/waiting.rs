@@ -19,7 +19,7 @@ fn change(world: &mut World, job: u64, changes: &[JobChange]) -> Result<api::Cha
 
 fn resume(world: &mut World, job: u64, changes: &[JobChange]) -> Result<api::Submitted, Error> {
     let by = Submitter("bob".to_owned());
-    let resumption = Resumption { origin: JobId(job), changes: changes.to_vec(), again: false, by };
+    let resumption = Resumption { origin: JobId(job), changes: changes.to_vec(), again: false, afresh: false, by };
     world.ask(|reply| Request::Resume { resumption, reply })
 }
 
@@ -248,6 +248,22 @@ fn a_resumed_job_is_a_new_one_with_the_same_program_and_checkpoints() {
 }
 
 #[test]
+fn a_job_that_is_done_afresh_saves_in_a_folder_of_its_own_and_continues_nothing() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("a", 1, 1));
+    let placed = world.launch().remove(0);
+    let now = world.now;
+    Supervisor::new(&placed, now).ends(now, Outcome::Succeeded).tell(&mut world);
+    let by = Submitter("bob".to_owned());
+    let resumption = Resumption { origin: JobId(1), changes: Vec::new(), again: false, afresh: true, by };
+    let afresh = world.ask(|reply| Request::Resume { resumption, reply });
+    assert_eq!(afresh.map(|submitted| submitted.job), Ok("job-2".to_owned()));
+    let again = world.launch().remove(0);
+    assert_ne!(again.checkpoint_dir, placed.checkpoint_dir);
+    assert_eq!((again.run, world.show(JobId(2)).origin), (placed.run, None));
+}
+
+#[test]
 fn a_job_that_succeeded_is_resumed_only_if_that_is_said() {
     let mut world = World::new(&[("n1", 1)]);
     world.submit(spec("a", 1, 1));
@@ -256,7 +272,7 @@ fn a_job_that_succeeded_is_resumed_only_if_that_is_said() {
     Supervisor::new(&placed, now).ends(now, Outcome::Succeeded).tell(&mut world);
     assert_eq!(resume(&mut world, 1, &[]), Err(Error::Finished(JobId(1))));
     let by = Submitter("bob".to_owned());
-    let resumption = Resumption { origin: JobId(1), changes: Vec::new(), again: true, by };
+    let resumption = Resumption { origin: JobId(1), changes: Vec::new(), again: true, afresh: false, by };
     let again = world.ask(|reply| Request::Resume { resumption, reply });
     assert_eq!(again.map(|submitted| submitted.job), Ok("job-2".to_owned()));
 }
