@@ -1,9 +1,10 @@
 //! Backups of a data folder: a verified copy of the journal at one moment, and the other files that a control
-//! plane needs to continue. Logs, job folders, checkpoints and metrics (the series store) aren't included.
+//! plane needs to continue, and what tracking keeps. Logs, job folders, checkpoints and metrics (the series store) aren't
+//! included.
 //!
 //! A backup is a folder with the journal, its anchor, the history archive, the snapshots, the secrets, the
 //! configuration, and a manifest that lists the files with their BLAKE3 hashes. Archive segments never
-//! change, so they are hard-linked where possible. The manifest is written last: a backup without one is
+//! change, and artifacts don't either, so they are hard-linked where possible. The manifest is written last: a backup without one is
 //! incomplete.
 
 use std::fs::{self, DirBuilder, File};
@@ -17,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::secret;
 use gangline_store::db::{self, CopyInfo, HeldFolder, Sequence};
+use gangline_store::link_or_copy;
+use gangline_store::tracking::{Failure, TRACKING_FOLDER, copy_tracking, is_of_tracking};
 
 /// The manifest's file name in a backup.
 pub const MANIFEST_FILE: &str = "backup.json";
@@ -77,6 +80,9 @@ pub enum Error {
     /// The journal is damaged, or can't be read or written.
     #[error(transparent)]
     Journal(#[from] db::Error),
+    /// Experiments and models can't be read or copied.
+    #[error("experiments and models can't be copied")]
+    Tracking(#[from] Failure),
     /// A file or folder can't be read or written.
     #[error("cannot use {}", path.display())]
     File {
@@ -122,7 +128,7 @@ impl Error {
     pub fn hint(&self) -> String {
         match self {
             Error::Journal(error) => error.hint(),
-            Error::File { .. } => "check that the folder exists, is yours and has room".to_owned(),
+            Error::File { .. } | Error::Tracking(_) => "check that the folder exists, is yours and has room".to_owned(),
             Error::NotEmpty { .. } => {
                 "name a folder that doesn't exist yet, such as one named after the day".to_owned()
             }
@@ -150,8 +156,9 @@ pub fn backup(data: &Path, to: &Path, now: Timestamp) -> Result<Manifest, Error>
             Err(source) => return Err(Error::File { path: from, source }),
         }
     }
+    let tracked = copy_tracking(data, to)?;
     let names = JOURNAL.into_iter().chain(OTHERS).filter(|name| to.join(name).exists());
-    let names = names.chain(beside.iter().map(String::as_str));
+    let names = names.chain(beside.iter().chain(&tracked).map(String::as_str));
     let manifest = Manifest {
         v: VERSION,
         gangline: env!("CARGO_PKG_VERSION").to_owned(),
@@ -183,7 +190,7 @@ pub fn verify(backup: &Path) -> Result<Manifest, Error> {
     }
     for file in &manifest.files {
         let is_plain = JOURNAL.iter().chain(&OTHERS).any(|name| *name == file.name) || db::is_beside(&file.name);
-        if !is_plain || describe(backup, &file.name)? != *file {
+        if !(is_plain || is_of_tracking(&file.name)) || describe(backup, &file.name)? != *file {
             return Err(unusable(format!("{} isn't what the manifest says", file.name)));
         }
     }
@@ -209,13 +216,14 @@ pub fn restore(backup: &Path, data: &Path, is_replacing: bool, now: Timestamp) -
     if there.contains(&JOURNAL[0]) && !is_replacing {
         return Err(Error::HasJournal { path: data.to_owned() });
     }
+    restore_tracking(&manifest, backup, data, now)?;
     let given_out = db::given_out(&journal)?;
     for name in there {
         let (path, aside) = (journal.join(name), journal.join(format!("replaced-{}-{name}", now.unix_nanos())));
         fs::rename(&path, aside).map_err(|source| Error::File { path, source })?;
     }
     // The database comes last: until it exists, the folder has no journal.
-    for file in manifest.files.iter().rev() {
+    for file in manifest.files.iter().rev().filter(|file| !is_of_tracking(&file.name)) {
         let is_other = OTHERS.contains(&file.name.as_str());
         let folder = if is_other { data } else { journal.as_path() };
         let (from, to) = (backup.join(&file.name), folder.join(&file.name));
@@ -238,6 +246,37 @@ pub fn restore(backup: &Path, data: &Path, is_replacing: bool, now: Timestamp) -
     sync_folder(data)?;
     sync_folder(&journal)?;
     Ok(manifest)
+}
+
+/// Restores experiments, models and artifacts, in place of what the data folder has, which is put aside.
+fn restore_tracking(manifest: &Manifest, backup: &Path, data: &Path, now: Timestamp) -> Result<(), Error> {
+    let files: Vec<&str> =
+        manifest.files.iter().map(|file| file.name.as_str()).filter(|name| is_of_tracking(name)).collect();
+    if files.is_empty() {
+        return Ok(());
+    }
+    let folder = data.join(TRACKING_FOLDER);
+    if folder.exists() {
+        let aside = data.join(format!("replaced-{}-{TRACKING_FOLDER}", now.unix_nanos()));
+        fs::rename(&folder, aside).map_err(|source| Error::File { path: folder, source })?;
+    }
+    for name in files {
+        let to = data.join(name);
+        let parent = to.parent().unwrap_or(data);
+        DirBuilder::new()
+            .recursive(true)
+            .mode(FOLDER_MODE)
+            .create(parent)
+            .map_err(|source| Error::File { path: parent.to_owned(), source })?;
+        // The backup's database is copied, as the control plane is going to change it.
+        let restored = if name.ends_with(".db") {
+            fs::copy(backup.join(name), &to).and_then(|_| File::open(&to)?.sync_all())
+        } else {
+            link_or_copy(&backup.join(name), &to)
+        };
+        restored.map_err(|source| Error::File { path: to, source })?;
+    }
+    Ok(())
 }
 
 fn make_empty(folder: &Path) -> Result<(), Error> {
@@ -313,6 +352,46 @@ mod tests {
                 assert!(restored.join(TOKEN_FILE).exists());
             });
         }
+    }
+
+    #[test]
+    fn a_backup_holds_experiments_and_artifacts_and_a_restore_puts_the_others_aside() {
+        use gangline_store::tracking::{ARTIFACTS_FOLDER, ArtifactStore, NewExperiment, Options, Service};
+        use gangline_tracking::UnixMillis;
+        let parent = tempfile::tempdir().expect("a folder");
+        let data = parent.path().join("data");
+        let (mut journal, _) = Journal::open(&data, db::Options::default()).expect("a new journal opens");
+        commit(&mut journal, 1);
+        let open = |data: &Path| {
+            let folder = data.join(TRACKING_FOLDER);
+            let service = Service::start(&folder, Options { clock: || NOW }).expect("the folder is writable");
+            let artifacts = ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), service.handle());
+            artifacts.prepare().expect("the folder is writable");
+            (service, artifacts)
+        };
+        let (service, artifacts) = open(&data);
+        let new = NewExperiment { name: "gpt".into(), artifact_location: None, tags: Vec::new() };
+        service.handle().write(move |writing| writing.create_experiment(new, UnixMillis(1))).expect("it is kept");
+        let mut upload = artifacts.begin("u").expect("an upload");
+        upload.write(b"contents").expect("there is room");
+        artifacts.put("1/r/artifacts/a".into(), upload, UnixMillis(1)).expect("it is kept");
+        let to = parent.path().join("backup");
+        let manifest = backup(&data, &to, NOW).expect("it is whole");
+        assert_eq!(manifest.files.iter().filter(|file| is_of_tracking(&file.name)).count(), 2);
+        service.stop();
+
+        let restored = parent.path().join("restored");
+        let (later, _) = open(&restored);
+        later.stop();
+        restore(&to, &restored, false, NOW).expect("there is room");
+        assert!(restored.join("replaced-0-tracking/tracking.db").exists(), "what was there is kept");
+        let (service, artifacts) = open(&restored);
+        let found = service.handle().read(|reading| reading.experiment_by_name("gpt")).expect("it reads");
+        assert!(found.is_some());
+        artifacts.read("1/r/artifacts/a").expect("it is there");
+        service.stop();
+        std::fs::write(to.join(TRACKING_FOLDER).join("tracking.db"), "changed").expect("writable");
+        assert!(matches!(verify(&to), Err(Error::Unusable { .. })));
     }
 
     /// Returns a journal whose oldest records are in the archive.

@@ -9,6 +9,7 @@ pub mod codec;
 pub mod db;
 mod deflate;
 pub mod history;
+mod linking;
 pub mod model;
 pub mod ports;
 pub mod rebuild;
@@ -16,4 +17,5 @@ mod reported;
 mod sqlite;
 pub mod tracking;
 
+pub use linking::link_or_copy;
 pub use sqlite::unless_row_damaged;

@@ -9,7 +9,7 @@ use gangline_control::service::Service;
 use gangline_control::upkeep::Upkeep;
 use gangline_server::Tracking;
 use gangline_specs::config::{MetricRetention, Retention};
-use gangline_store::tracking::{self, ArtifactStore, Failure};
+use gangline_store::tracking::{self, ARTIFACTS_FOLDER, ArtifactStore, Failure, TRACKING_FOLDER};
 use gangline_telemetry::series;
 use tracing::warn;
 
@@ -17,10 +17,6 @@ use crate::output;
 
 /// The folder of the series store in the data folder.
 const SERIES_FOLDER: &str = "series";
-/// The folder of experiments in the data folder.
-const TRACKING_FOLDER: &str = "tracking";
-/// The folder of artifacts in that one.
-const ARTIFACTS: &str = "artifacts";
 
 /// The stores: each runs, or can't for a reason.
 pub(super) struct Beside {
@@ -44,7 +40,7 @@ impl Beside {
             Ok(service) => service.handle(),
             Err(cause) => tracking::Handle::closed(cause),
         };
-        let artifacts = ArtifactStore::of(folder.join(ARTIFACTS), store.clone());
+        let artifacts = ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), store.clone());
         let tracking = Tracking::new(store, artifacts, service.views(), output::now);
         let upkeep = Upkeep::start(tracking.job_runs.clone(), tracking.registry.clone())?;
         Ok(Beside { series, tracking_service: started.ok(), tracking, upkeep })
@@ -86,6 +82,6 @@ fn start_series(folder: &Path, kept: &MetricRetention) -> Result<series::Service
 fn start_tracking(folder: &Path) -> Result<tracking::Service, Failure> {
     let service = tracking::Service::start(folder, tracking::Options { clock: output::now })?;
     // Uploads that were cut off go before new ones begin.
-    ArtifactStore::of(folder.join(ARTIFACTS), service.handle()).prepare()?;
+    ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), service.handle()).prepare()?;
     Ok(service)
 }

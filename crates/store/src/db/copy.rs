@@ -1,6 +1,6 @@
 //! Complete copies of a journal, made while its control plane writes, and verified before use.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -16,6 +16,7 @@ use super::record::Head;
 use super::recovery::stored_record;
 use super::snapshots::{SNAPSHOTS, Snapshots, file_name, sequence_of};
 use super::{Error, Reader, Sequence};
+use crate::link_or_copy;
 
 /// The contents of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,10 +110,7 @@ fn link(from: &Path, to: &Path, (folder, name): (&str, &str)) -> Result<(), Erro
     let path = folder.join(name);
     let refused = |source| Error::Folder { path: from.clone(), source };
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&folder).map_err(refused)?;
-    if fs::hard_link(&from, &path).is_err() {
-        fs::copy(&from, &path).map_err(refused)?;
-        File::open(&path).and_then(|file| file.sync_all()).map_err(refused)?;
-    }
+    link_or_copy(&from, &path).map_err(refused)?;
     sync_with_parent(&folder).map_err(refused)
 }
 

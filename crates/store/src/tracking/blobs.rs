@@ -95,7 +95,7 @@ impl Blobs {
         Ok((digest, upload.bytes))
     }
 
-    fn path(&self, digest: Digest) -> PathBuf {
+    pub(super) fn path(&self, digest: Digest) -> PathBuf {
         let name = digest.to_string();
         self.folder.join(&name[..2]).join(&name[2..])
     }

@@ -14,7 +14,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use super::{Failure, Reading, Writing};
 
 /// The database's file in tracking's folder.
-const DATABASE: &str = "tracking.db";
+pub(super) const DATABASE: &str = "tracking.db";
 /// The version of the schema.
 const VERSION: i64 = 2;
 /// The most changes that wait; more are refused.

@@ -417,3 +417,53 @@ fn a_database_of_the_first_version_gets_what_it_lacks() {
     make_run(&service.handle(), "r1");
     assert_eq!(register(&service.handle(), "gpt", 20), (1, true));
 }
+
+#[test]
+fn a_copy_is_as_of_one_moment_while_runs_and_artifacts_come_and_go() {
+    let (folder, service) = fresh();
+    let data = folder.path().join("data");
+    let moved = Service::start(&data.join(TRACKING_FOLDER), Options { clock: now }).expect("the folder is writable");
+    service.stop();
+    let handle = moved.handle();
+    let artifacts = ArtifactStore::of(data.join(TRACKING_FOLDER).join(ARTIFACTS_FOLDER), handle.clone());
+    artifacts.prepare().expect("the folder is writable");
+    make_run(&handle, "r1");
+    let put = |number: i64| {
+        let mut upload = artifacts.begin(&format!("u{number}")).expect("an upload");
+        upload.write(format!("contents {number}").as_bytes()).expect("there is room");
+        artifacts.put(format!("0/r1/artifacts/a{number}"), upload, NOW).expect("it is kept");
+    };
+    put(0);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 1..60 {
+                put(number);
+                log(&handle, "r1", vec![logged("loss", number, 0.5)]).expect("they are kept");
+                if number % 3 == 0 {
+                    artifacts.remove(format!("0/r1/artifacts/a{}", number - 1)).expect("it is there");
+                }
+            }
+        });
+        for round in 0..5 {
+            let to = folder.path().join(format!("copy-{round}"));
+            let names = copy_tracking(&data, &to).expect("there is room");
+            assert!(names.iter().all(|name| is_of_tracking(name)), "{names:?}");
+            let copy = open(&to.join(TRACKING_FOLDER));
+            let copied = ArtifactStore::of(to.join(TRACKING_FOLDER).join(ARTIFACTS_FOLDER), copy.handle());
+            copied.prepare().expect("the folder is writable");
+            for entry in copied.list("0/r1/artifacts").expect("a folder") {
+                let (mut file, stored) =
+                    copied.read(&format!("0/r1/artifacts/{}", entry.name)).expect("what is listed is there");
+                let mut text = String::new();
+                file.read_to_string(&mut text).expect("text");
+                assert_eq!(text.len() as u64, stored.bytes);
+            }
+            copy.stop();
+        }
+        writer.join().expect("no panic");
+    });
+    moved.stop();
+    for strange in ["tracking/other", "tracking/artifacts/../../x", "tracking/artifacts/aa/bb", "x/tracking.db"] {
+        assert!(!is_of_tracking(strange), "{strange}");
+    }
+}
