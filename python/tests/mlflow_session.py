@@ -39,7 +39,7 @@ class Transcript:
             value = value.replace(self.uri, "URI")
             # Names that a server makes up.
             value = re.sub(r"^[a-z]+-[a-z]+-\d+$", "NAME", value)
-            return re.sub(r"m-[0-9a-f]{32}|[0-9a-f]{32}", self.name, value)
+            return re.sub(r"m-[0-9a-f]{32}|[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", self.name, value)
         if isinstance(value, dict):
             return {self.plain(key): self.plain(item) for key, item in sorted(value.items())}
         if isinstance(value, list | tuple | set):
@@ -451,6 +451,33 @@ def registry(t, client, run):
     step("versions of deleted", lambda: versions("name = 'network'"))
 
 
+def webhooks(t, client):
+    step, url = t.step, "http://127.0.0.1:9/hook"
+    made = step("create webhook", lambda: client.create_webhook("told", url, ["model_version.created", "registered_model.created"], secret="s"))
+    again = step("create webhook of this name", lambda: client.create_webhook("told", url, ["model_version_tag.set"], description="d", status="DISABLED"))
+    for name in ["", "-a", "a b", "x" * 64, "a.b_c-d"]:
+        step(f"create webhook {name}", lambda: client.create_webhook(name, url, ["model_version_alias.created"]).name)
+    for bad in ["ftp://h", "h", "", "http://"]:
+        step(f"create webhook to {bad}", lambda: client.create_webhook("n", bad, ["model_version_alias.created"]))
+    step("create webhook without events", lambda: client.create_webhook("n", url, []))
+    step("get webhook", lambda: client.get_webhook(made.webhook_id))
+    step("get no webhook", lambda: client.get_webhook("nothing"))
+    step("list webhooks", lambda: [hook.name for hook in client.list_webhooks()])
+    step("webhooks, page 1", lambda: [hook.name for hook in client.list_webhooks(max_results=2)])
+    step("webhooks, page 2", lambda: [h.name for h in client.list_webhooks(max_results=2, page_token=client.list_webhooks(max_results=2).token)])
+    step("too many webhooks", lambda: client.list_webhooks(max_results=1001))
+    step("update webhook", lambda: client.update_webhook(made.webhook_id, name="renamed", events=["model_version_alias.deleted"]))
+    step("disable webhook", lambda: client.update_webhook(made.webhook_id, status="DISABLED", description="no longer"))
+    step("enable webhook", lambda: client.update_webhook(made.webhook_id, status="ACTIVE", url="http://127.0.0.1:9/other"))
+    step("update webhook, bad url", lambda: client.update_webhook(made.webhook_id, url="ftp://h"))
+    step("update no webhook", lambda: client.update_webhook("nothing", name="n"))
+    step("test webhook", lambda: client.test_webhook(made.webhook_id).success)
+    step("test no webhook", lambda: client.test_webhook("nothing"))
+    step("delete webhook", lambda: client.delete_webhook(again.webhook_id))
+    step("delete webhook again", lambda: client.delete_webhook(again.webhook_id))
+    step("list webhooks that are left", lambda: [hook.name for hook in client.list_webhooks()])
+
+
 def main(uri, output):
     mlflow.set_tracking_uri(uri)
     client, t = MlflowClient(), Transcript(uri)
@@ -462,6 +489,7 @@ def main(uri, output):
     artifacts(t, client, run)
     trained, _ = models(t, client, experiment)
     registry(t, client, trained)
+    webhooks(t, client)
     pathlib.Path(output).write_text(json.dumps(t.steps, indent=1, ensure_ascii=False))
 
 

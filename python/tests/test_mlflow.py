@@ -69,7 +69,9 @@ class Theirs:
     def __init__(self, folder):
         folder.mkdir()
         port = free_port()
-        self.uri, self.environment = f"http://127.0.0.1:{port}", {**os.environ, **QUIET}
+        # As with ours, webhooks may call this machine.
+        private = {"MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true", "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "https,http"}
+        self.uri, self.environment = f"http://127.0.0.1:{port}", {**os.environ, **QUIET, **private}
         command = [MLFLOW, "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
         command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", folder / "artifacts"]
         self.log = open(folder / "log", "wb")

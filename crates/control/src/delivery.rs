@@ -7,7 +7,7 @@
 
 mod mail;
 mod queues;
-mod webhook;
+pub(crate) mod webhook;
 
 use std::fmt;
 use std::io;

@@ -21,3 +21,4 @@ pub mod secret;
 pub mod service;
 pub mod upkeep;
 pub mod views;
+pub mod webhooks;

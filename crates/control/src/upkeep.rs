@@ -1,54 +1,70 @@
-//! What tracking needs done from time to time, on a thread of its own: the runs of ended jobs end, and pins of checkpoints that
-//! no model version refers to are removed.
+//! What tracking needs done from time to time, on threads of their own: the runs of ended jobs end, pins of checkpoints that no
+//! model version refers to are removed, and webhooks' messages are posted.
 
 use std::collections::BTreeSet;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::job_runs::JobRuns;
 use crate::registry::Registry;
+use crate::webhooks::Webhooks;
 
-/// How often it looks.
+/// How often each thread looks.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The thread. It stops when this is dropped, after a last look.
+/// The threads. They stop when this is dropped.
 #[derive(Debug)]
 pub struct Upkeep {
-    stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
+    is_stopping: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Upkeep {
-    /// Starts the thread.
+    /// Starts the threads.
     ///
     /// # Errors
     /// If the system has no thread for it.
-    pub fn start(runs: JobRuns, registry: Registry) -> std::io::Result<Upkeep> {
-        let (stop, stopped) = sync_channel::<()>(0);
-        let work = move || {
-            let mut failed = BTreeSet::new();
-            loop {
-                runs.end_ended();
-                registry.remove_unneeded_pins(&mut failed);
-                if !matches!(stopped.recv_timeout(EVERY), Err(RecvTimeoutError::Timeout)) {
-                    break;
-                }
-            }
+    pub fn start(runs: JobRuns, registry: Registry, webhooks: Webhooks) -> io::Result<Upkeep> {
+        let mut upkeep = Upkeep { is_stopping: Arc::default(), threads: Vec::new() };
+        let mut failed = BTreeSet::new();
+        upkeep.every_second("tracking-upkeep", move |_| {
             runs.end_ended();
+            registry.remove_unneeded_pins(&mut failed);
+        })?;
+        upkeep
+            .every_second("webhooks", move |is_stopping| webhooks.post_due(|| is_stopping.load(Ordering::Relaxed)))?;
+        Ok(upkeep)
+    }
+
+    /// Does something again and again, and once more before the end.
+    fn every_second(&mut self, name: &str, mut work: impl FnMut(&AtomicBool) + Send + 'static) -> io::Result<()> {
+        let is_stopping = Arc::clone(&self.is_stopping);
+        let repeat = move || {
+            loop {
+                let is_last = is_stopping.load(Ordering::Relaxed);
+                work(&is_stopping);
+                if is_last {
+                    return;
+                }
+                std::thread::park_timeout(EVERY);
+            }
         };
-        let thread = std::thread::Builder::new().name("tracking-upkeep".into()).spawn(work)?;
-        Ok(Upkeep { stop: Some(stop), thread: Some(thread) })
+        self.threads.push(std::thread::Builder::new().name(name.into()).spawn(repeat)?);
+        Ok(())
     }
 }
 
 impl Drop for Upkeep {
     fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("tracking's upkeep panicked");
+        self.is_stopping.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!("tracking's upkeep panicked");
+            }
         }
     }
 }

@@ -2,10 +2,12 @@
 //! token, whatever the name.
 
 use axum::http::{HeaderMap, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 /// Returns the password of an `Authorization: Basic` header.
 fn decoded(value: &str) -> Option<String> {
-    let bytes = base64(value.strip_prefix("Basic ")?.trim())?;
+    let bytes = STANDARD.decode(value.strip_prefix("Basic ")?.trim()).ok()?;
     let text = String::from_utf8(bytes).ok()?;
     text.split_once(':').map(|(_, password)| password.to_owned())
 }
@@ -13,30 +15,6 @@ fn decoded(value: &str) -> Option<String> {
 /// Returns the password that a request shows.
 pub(super) fn password(headers: &HeaderMap) -> Option<String> {
     decoded(headers.get(header::AUTHORIZATION)?.to_str().ok()?)
-}
-
-/// Decodes base64 (RFC 4648, section 4).
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim_end_matches('=');
-    let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
-    let (mut held, mut bits) = (0_u32, 0_u32);
-    for digit in digits.bytes() {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        held = (held << 6 | u32::from(value)) & 0xffff;
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push(u8::try_from(held >> bits & 0xff).ok()?);
-        }
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

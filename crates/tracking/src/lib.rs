@@ -15,6 +15,7 @@ mod metric;
 mod refusal;
 mod registry;
 mod run;
+mod webhook;
 
 use gangline_base::Timestamp;
 
@@ -26,6 +27,7 @@ pub use metric::{Metric, Point, sample};
 pub use refusal::{Code, Refusal};
 pub use registry::{Alias, ModelVersion, RegisteredModel, Stage};
 pub use run::{ModelOutput, Run, RunInfo, RunStatus};
+pub use webhook::{Webhook, WebhookEvent, check_webhook_name, check_webhook_url};
 
 /// A tag or a parameter: a key, which is unique in what it belongs to, and a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -42,7 +42,7 @@ impl Beside {
         };
         let artifacts = ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), store.clone());
         let tracking = Tracking::new(store, artifacts, service.views(), output::now);
-        let upkeep = Upkeep::start(tracking.job_runs.clone(), tracking.registry.clone())?;
+        let upkeep = Upkeep::start(tracking.job_runs.clone(), tracking.registry.clone(), tracking.webhooks.clone())?;
         Ok(Beside { series, tracking_service: started.ok(), tracking, upkeep })
     }
 

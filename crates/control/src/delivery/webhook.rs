@@ -59,7 +59,7 @@ fn failed(error: &ureq::Error) -> Failure {
 }
 
 /// Returns a client that trusts what this machine trusts, and goes by the proxy that the environment names.
-fn agent(try_max: Duration) -> ureq::Agent {
+pub(crate) fn agent(try_max: Duration) -> ureq::Agent {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
         warn!("this machine has no certificates of authorities: webhooks by https can't be posted");

@@ -26,6 +26,11 @@ impl MlflowError {
         ))
     }
 
+    /// The token doesn't allow it.
+    pub(super) fn denied(message: &str) -> MlflowError {
+        MlflowError { status: StatusCode::FORBIDDEN, code: "PERMISSION_DENIED", message: message.to_owned() }
+    }
+
     pub(super) fn internal(message: &str) -> MlflowError {
         MlflowError { status: StatusCode::INTERNAL_SERVER_ERROR, code: "INTERNAL_ERROR", message: message.to_owned() }
     }

@@ -14,6 +14,7 @@ mod metrics;
 mod names;
 mod registry;
 mod runs;
+mod webhooks;
 mod wire;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use gangline_base::Timestamp;
 use gangline_control::job_runs::JobRuns;
 use gangline_control::registry::Registry;
 use gangline_control::views::Views;
+use gangline_control::webhooks::Webhooks;
 use gangline_store::tracking::{ArtifactStore, Handle};
 use gangline_tracking::UnixMillis;
 use serde::Serialize;
@@ -53,6 +55,8 @@ pub struct Tracking {
     pub registry: Registry,
     /// The runs of jobs.
     pub job_runs: JobRuns,
+    /// Who is told of changes in the registry.
+    pub webhooks: Webhooks,
     /// Returns the wall-clock time.
     pub clock: fn() -> Timestamp,
 }
@@ -66,7 +70,8 @@ impl Tracking {
     pub fn new(store: Handle, artifacts: ArtifactStore, views: Views, clock: fn() -> Timestamp) -> Tracking {
         let registry = Registry::new(store.clone(), views.clone(), clock);
         let job_runs = JobRuns::new(store.clone(), views, clock);
-        Tracking { store, artifacts, registry, job_runs, clock }
+        let webhooks = Webhooks::new(store.clone(), clock);
+        Tracking { store, artifacts, registry, job_runs, webhooks, clock }
     }
 
     fn now(&self) -> UnixMillis {
@@ -76,7 +81,8 @@ impl Tracking {
 
 /// Returns the routes at the root: MLflow's API, and those for its version and health.
 pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
-    let tables = [experiments::ROUTES, runs::ROUTES, metrics::ROUTES, logged_models::ROUTES, registry::ROUTES];
+    let tables =
+        [experiments::ROUTES, runs::ROUTES, metrics::ROUTES, logged_models::ROUTES, registry::ROUTES, webhooks::ROUTES];
     let api = tables.into_iter().fold(Router::new(), add);
     let api = add(api, metrics::HISTORIES);
     let api = api

@@ -47,6 +47,15 @@ pub(super) fn id() -> Result<String, MlflowError> {
     Ok(random()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+/// Returns a random UUID (RFC 9562, version 4).
+pub(super) fn uuid() -> Result<String, MlflowError> {
+    let mut bytes = random()?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+}
+
 /// Returns a name such as `swift-otter-417`.
 pub(super) fn name() -> Result<String, MlflowError> {
     let [first, second, high, low, ..] = random()?;

@@ -70,3 +70,8 @@ impl Writing<'_> {
         Ok(())
     }
 }
+
+/// Returns entries as an object of JSON.
+pub(super) fn as_object(entries: &[Entry]) -> serde_json::Value {
+    entries.iter().map(|entry| (entry.key.clone(), serde_json::Value::from(entry.value.as_str()))).collect()
+}

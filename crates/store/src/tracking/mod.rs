@@ -28,6 +28,7 @@ mod search;
 mod service;
 #[cfg(test)]
 mod tests;
+mod webhooks;
 
 use rusqlite::{Connection, Transaction};
 
@@ -46,6 +47,7 @@ pub use model_versions::NewModelVersion;
 pub use runs::{NewRun, RunChange};
 pub use search::{Page, Search};
 pub use service::{Handle, Options, Service};
+pub use webhooks::{Delivery, WebhookChange};
 
 /// The database at one instant.
 #[derive(Debug)]

@@ -1,10 +1,11 @@
 //! Versions of registered models.
 
 use gangline_tracking::filter::Vocabulary;
-use gangline_tracking::{Entry, ModelVersion, PRODUCTION, Refusal, Stage, UnixMillis, limits};
+use gangline_tracking::{Entry, ModelVersion, PRODUCTION, Refusal, Stage, UnixMillis, WebhookEvent, limits};
 use rusqlite::{OptionalExtension, Row, params};
+use serde_json::json;
 
-use super::entries::Table;
+use super::entries::{Table, as_object};
 use super::search::{Page, Scope, Search};
 use super::{Failure, Reading, Writing};
 
@@ -150,7 +151,13 @@ impl Writing<'_> {
         new.tags.iter().try_for_each(|tag| self.set_entry(Table::ModelVersionTag, id, tag))?;
         self.touch_registered_model(row, now)?;
         let version = self.0.query_row("SELECT version FROM model_version WHERE id = ?1", [id], |row| row.get(0))?;
-        self.reading().model_version(&new.name, version)
+        let made = self.reading().model_version(&new.name, version)?;
+        let data = json!({
+            "name": made.name, "version": version.to_string(), "source": made.source, "run_id": made.run,
+            "tags": as_object(&made.tags), "description": made.description.as_ref().filter(|text| !text.is_empty()),
+        });
+        self.tell(WebhookEvent::ModelVersionCreated, &data.to_string())?;
+        Ok(made)
     }
 
     /// Describes a version.
@@ -225,7 +232,9 @@ impl Writing<'_> {
     pub fn set_model_version_tag(&self, name: &str, version: u32, tag: &Entry) -> Result<(), Failure> {
         limits::check_tag(tag, limits::REGISTRY_TAG_MAX)?;
         let (id, _) = self.reading().version_row(name, version)?;
-        self.set_entry(Table::ModelVersionTag, id, tag)
+        self.set_entry(Table::ModelVersionTag, id, tag)?;
+        let data = json!({"name": name, "version": version.to_string(), "key": tag.key, "value": tag.value});
+        self.tell(WebhookEvent::ModelVersionTagSet, &data.to_string())
     }
 
     /// Removes a tag of a version, if it has it.
@@ -234,7 +243,9 @@ impl Writing<'_> {
     /// If there is no such version.
     pub fn delete_model_version_tag(&self, name: &str, version: u32, key: &str) -> Result<(), Failure> {
         let (id, _) = self.reading().version_row(name, version)?;
-        self.remove_entry(Table::ModelVersionTag, id, key).map(|_| ())
+        self.remove_entry(Table::ModelVersionTag, id, key)?;
+        let data = json!({"name": name, "version": version.to_string(), "key": key});
+        self.tell(WebhookEvent::ModelVersionTagDeleted, &data.to_string())
     }
 }
 

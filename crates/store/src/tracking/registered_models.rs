@@ -1,10 +1,13 @@
 //! Registered models and their aliases.
 
 use gangline_tracking::filter::Vocabulary;
-use gangline_tracking::{Alias, Entry, ModelVersion, Refusal, RegisteredModel, Stage, UnixMillis, limits};
+use gangline_tracking::{
+    Alias, Entry, ModelVersion, Refusal, RegisteredModel, Stage, UnixMillis, WebhookEvent, limits,
+};
 use rusqlite::{OptionalExtension, Row, params};
+use serde_json::json;
 
-use super::entries::Table;
+use super::entries::{Table, as_object};
 use super::search::{Page, Scope, Search};
 use super::{Failure, Reading, Writing};
 
@@ -120,6 +123,8 @@ impl Writing<'_> {
         self.0.execute(sql, params![name, description, now.0])?;
         let row = self.0.last_insert_rowid();
         tags.iter().try_for_each(|tag| self.set_entry(Table::RegisteredModelTag, row, tag))?;
+        let data = json!({"name": name, "tags": as_object(tags), "description": description});
+        self.tell(WebhookEvent::RegisteredModelCreated, &data.to_string())?;
         self.reading().whole_registered_model(row)
     }
 
@@ -213,7 +218,8 @@ impl Writing<'_> {
         let row = self.reading().registered_row(name)?;
         let sql = "INSERT OR REPLACE INTO alias (model, alias, version) VALUES (?1, ?2, ?3)";
         self.0.execute(sql, params![row, alias, version])?;
-        Ok(())
+        let data = json!({"name": name, "alias": alias, "version": version.to_string()});
+        self.tell(WebhookEvent::ModelVersionAliasCreated, &data.to_string())
     }
 
     /// Removes an alias, if there is one.
@@ -223,7 +229,8 @@ impl Writing<'_> {
     pub fn delete_alias(&self, name: &str, alias: &str) -> Result<(), Failure> {
         let row = self.reading().registered_row(name)?;
         self.0.execute("DELETE FROM alias WHERE model = ?1 AND alias = ?2", params![row, alias])?;
-        Ok(())
+        let data = json!({"name": name, "alias": alias});
+        self.tell(WebhookEvent::ModelVersionAliasDeleted, &data.to_string())
     }
 
     /// Notes that a version of a registered model changed.

@@ -1,4 +1,4 @@
--- Versions of models that are checkpoints and what was done with them, and the runs of jobs.
+-- Versions of models that are checkpoints and what was done with them, the runs of jobs, and webhooks.
 
 CREATE TABLE checkpoint_version (
     version INTEGER PRIMARY KEY,
@@ -34,3 +34,31 @@ CREATE TABLE job_run (
     is_open INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX open_job_run ON job_run (job) WHERE is_open = 1;
+
+CREATE TABLE webhook (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    uuid TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    url TEXT NOT NULL,
+    description TEXT,
+    secret TEXT,
+    is_active INTEGER NOT NULL,
+    created INTEGER NOT NULL,
+    updated INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE webhook_event (
+    webhook INTEGER NOT NULL, entity TEXT NOT NULL, action TEXT NOT NULL, PRIMARY KEY (webhook, entity, action)
+) STRICT, WITHOUT ROWID;
+
+-- Messages that are to be posted, in the order of the changes that they tell of; written with these.
+CREATE TABLE webhook_delivery (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    webhook INTEGER NOT NULL,
+    entity TEXT NOT NULL,
+    action TEXT NOT NULL,
+    data TEXT NOT NULL,
+    tries INTEGER NOT NULL,
+    due INTEGER NOT NULL
+) STRICT;
+CREATE INDEX delivery_of_webhook ON webhook_delivery (webhook, id);
