@@ -15,6 +15,7 @@ from test_mlflow import Ours, Theirs
 
 pytestmark = pytest.mark.skipif(not BINARY, reason="GANGLINE_BINARY names no gangline binary: run cargo xtask python")
 STEPS = 1_500
+NAME = "it's \"gpt\""
 ODD = [math.nan, math.inf, -math.inf, 1e-300, -0.0]
 
 
@@ -55,7 +56,7 @@ def everything(client):
 
 
 def fill(client):
-    experiment = client.create_experiment("gpt")
+    experiment = client.create_experiment(NAME)
     for number in range(3):
         run = client.create_run(experiment, run_name=f"run {number}", start_time=1_700_000_000_000 + number).info.run_id
         params = [Param(f"p{index}", "x" * index) for index in range(150)]
@@ -87,7 +88,7 @@ def test_runs_of_mlflow_are_the_same_afterwards_by_server_and_by_database(ours, 
     assert everything(client_of(ours)) == expected
 
     # A run that an import left unfinished is begun anew, and the others are left alone.
-    run = client_of(ours).search_runs([client_of(ours).get_experiment_by_name("gpt").experiment_id])[0]
+    run = client_of(ours).search_runs([client_of(ours).get_experiment_by_name(NAME).experiment_id])[0]
     client_of(ours).delete_tag(run.info.run_id, "gangline.imported_whole")
     told = imported(ours, "--mlflow", f"sqlite:{tmp_path / 'mlflow' / 'mlflow.db'}")
     assert told == {"imported": 1, "known": 2, "params": 150, "points": points // 3, "problems": []}
@@ -104,7 +105,7 @@ def test_runs_of_mlflow_are_the_same_afterwards_by_server_and_by_database(ours, 
         assert everything(client_of(other)) == expected
     finally:
         other.close()
-    table = gangline(ours, "runs", "export", "--format", "csv", "--experiment", "gpt").stdout.splitlines()
+    table = gangline(ours, "runs", "export", "--format", "csv", "--experiment", NAME).stdout.splitlines()
     assert len(table) == 4 and table[0].startswith("run_id,name,experiment,status,start_time,end_time,params.p0,")
 
 

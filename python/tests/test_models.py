@@ -78,20 +78,20 @@ def test_a_trained_model_is_promoted_exported_and_loaded_by_transformers(plane, 
 
 
 def test_retention_and_a_cleared_folder_leave_a_registered_model_alone(plane, trained):
-    version = plane.ask("models", "register", "kept", f"{trained}@{STEPS - 1}")["version"]
+    version = plane.ask("models", "register", "it's kept", f"{trained}@{STEPS - 1}")["version"]
     shutil.rmtree(pathlib.Path(version["source"].rsplit("@", 1)[0]) / f"step-{STEPS - 1:010}")
-    assert plane.run("models", "verify", "kept/1").stdout == "version 1 of kept: every byte is as it was saved\n"
+    assert plane.run("models", "verify", "it's kept/1").stdout == "version 1 of it's kept: every byte is as it was saved\n"
     pinned = pathlib.Path(version["pin"])
     shard = next(pinned.glob("step-*/shard-*"))
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
     shard.write_bytes(content)
-    damaged = plane.run("models", "promote", "kept/1")
+    damaged = plane.run("models", "promote", "it's kept/1")
     assert damaged.returncode == 4 or damaged.returncode == 1, damaged
-    assert "version 1 of kept is damaged" in damaged.stderr
-    assert plane.ask("models", "show", "kept")["aliases"] == {}
+    assert "version 1 of it's kept is damaged" in damaged.stderr
+    assert plane.ask("models", "show", "it's kept")["aliases"] == {}
 
-    assert plane.run("models", "delete", "kept/1").returncode == 0
+    assert plane.run("models", "delete", "it's kept/1").returncode == 0
     plane.until(lambda: not pinned.exists(), "the pin is removed")
 
 
@@ -132,6 +132,7 @@ def test_what_cannot_be_registered_is_refused_with_what_to_do(plane, tmp_path):
         (("register", "none", str(tmp_path / "nowhere")), 3, "finds no folder"),
         (("register", "a/b", str(tmp_path)), 1, "name"),
         (("register", "none", str(tmp_path)), 3, "no complete checkpoint"),
+        (("register", "none", f"{tmp_path}@7"), 3, "no checkpoint of step 7"),
         (("show", "none"), 3, "none"),
         (("promote", "none@best"), 3, "none"),
     ]:

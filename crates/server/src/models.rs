@@ -149,7 +149,9 @@ impl From<registry::Error> for ApiError {
         match error {
             registry::Error::NoJob(id) => ApiError::no_job(&id),
             registry::Error::NoPlace => ApiError::malformed(message),
-            registry::Error::NoFolder { .. } | registry::Error::NoCheckpoint { .. } => {
+            registry::Error::NoFolder { .. }
+            | registry::Error::NoCheckpoint { .. }
+            | registry::Error::NoStep { .. } => {
                 let hint = "gangline checkpoint list shows the checkpoints of a job or a folder; the control plane has to reach the folder too";
                 ApiError::new(StatusCode::NOT_FOUND, "G0334", message, hint)
             }

@@ -48,7 +48,7 @@ pub(super) struct ImportArgs {
 }
 
 pub(super) fn run(client: &Client, args: &ImportArgs, is_json: bool) -> Result<(), Failure> {
-    let mut sink = Sink::into(client);
+    let mut sink = Sink::into(client)?;
     let only = args.experiment.as_deref();
     let wanted = |run: &ImportedRun| only.is_none_or(|only| only == run.experiment);
     match (&args.mlflow, &args.tensorboard, &args.wandb, &args.file) {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use gangline_base::Step;
 use gangline_store::db;
 use gangline_store::tracking::Failure;
 
@@ -25,6 +26,14 @@ pub enum Error {
     NoCheckpoint {
         /// The folder.
         folder: PathBuf,
+    },
+    /// The folder has no checkpoint of this step.
+    #[error("there is no checkpoint of step {step} in {}", folder.display())]
+    NoStep {
+        /// The folder.
+        folder: PathBuf,
+        /// The step.
+        step: Step,
     },
     /// A checkpoint can't be read or pinned.
     #[error("the checkpoint in {} can't be pinned or read", folder.display())]
@@ -64,6 +73,10 @@ pub enum Error {
 
 impl Error {
     pub(super) fn checkpoint(folder: &Path, source: gangline_storage::Error) -> Error {
-        Error::Checkpoint { folder: folder.to_owned(), source }
+        let folder = folder.to_owned();
+        match source {
+            gangline_storage::Error::NotFound { step } => Error::NoStep { folder, step },
+            source => Error::Checkpoint { folder, source },
+        }
     }
 }

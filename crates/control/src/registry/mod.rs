@@ -23,8 +23,10 @@ pub use error::Error;
 use crate::views::Views;
 use lineage::Origin;
 
-/// The most models that are listed, and the most versions of each.
-const LISTED_MAX: usize = 1_000;
+/// The most models that are listed.
+const MODELS_MAX: usize = 1_000;
+/// The most versions of each.
+const VERSIONS_MAX: u32 = 1_000;
 /// The longest place of an export.
 const PLACE_BYTES_MAX: usize = 4_096;
 
@@ -52,7 +54,7 @@ impl Registry {
     pub fn models(&self) -> Result<api::ModelList, Error> {
         let page: Page<_> = self
             .tracking
-            .read(|reading| reading.search_registered_models(&Search { count_max: LISTED_MAX, ..Search::default() }))?;
+            .read(|reading| reading.search_registered_models(&Search { count_max: MODELS_MAX, ..Search::default() }))?;
         let names = page.found.into_iter().map(|model| model.name);
         Ok(api::ModelList { models: names.map(|name| self.model(&name)).collect::<Result<_, _>>()? })
     }
@@ -62,16 +64,12 @@ impl Registry {
     /// # Errors
     /// If there is none of this name, or it can't be read.
     pub fn model(&self, name: &str) -> Result<api::Model, Error> {
-        let search = Search {
-            filter: format!("name = '{}'", name.replace('\'', "''")),
-            order_by: vec!["version_number DESC".into()],
-            count_max: LISTED_MAX,
-            ..Search::default()
-        };
         Ok(self.tracking.read(|reading| {
             let model = reading.registered_model(name)?;
-            let found = reading.search_model_versions(&search)?.found;
-            let versions = found.into_iter().map(|version| wire::version(reading, version, false));
+            let versions = reading
+                .versions_of(name, VERSIONS_MAX)?
+                .into_iter()
+                .map(|version| wire::version(reading, version, false));
             Ok(wire::model(model, versions.collect::<Result<_, Failure>>()?))
         })?)
     }

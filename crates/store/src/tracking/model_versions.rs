@@ -46,6 +46,19 @@ impl Reading<'_> {
         self.whole_version(found.ok_or_else(missing)?)
     }
 
+    /// Returns the versions of a registered model, the newest first.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub fn versions_of(&self, name: &str, count_max: u32) -> Result<Vec<ModelVersion>, Failure> {
+        let row = self.registered_row(name)?;
+        let sql = format!("{COLUMNS} WHERE v.model = ?1 ORDER BY v.version DESC LIMIT ?2");
+        let mut statement = self.0.prepare_cached(&sql)?;
+        let found: Vec<_> =
+            statement.query_map(params![row, count_max], model_version)?.collect::<rusqlite::Result<_>>()?;
+        found.into_iter().map(|version| self.whole_version(version)).collect()
+    }
+
     /// Searches versions.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::run::{ImportedRun, Point};
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::runs::wire::{Experiments, Found, Run, tag};
+use crate::runs::wire::{Found, Run, experiments, tag};
 
 /// The tag that names where a run comes from.
 const SOURCE: &str = "gangline.imported";
@@ -36,9 +36,9 @@ pub(super) struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    pub(super) fn into(client: &'a Client) -> Sink<'a> {
-        let experiments = BTreeMap::new();
-        Sink { client, experiments, imported: 0, known: 0, points: 0, params: 0, problems: Vec::new() }
+    pub(super) fn into(client: &'a Client) -> Result<Sink<'a>, Failure> {
+        let experiments = experiments(client)?.into_iter().map(|(id, name)| (name, id)).collect();
+        Ok(Sink { client, experiments, imported: 0, known: 0, points: 0, params: 0, problems: Vec::new() })
     }
 
     /// Imports a run, unless it is here whole.
@@ -84,16 +84,8 @@ impl<'a> Sink<'a> {
         if let Some(id) = self.experiments.get(name) {
             return Ok(id.clone());
         }
-        let filter = format!("name = '{}'", name.replace('\'', "''"));
-        let found: Experiments =
-            self.client.track("experiments/search", &json!({"filter": filter, "max_results": 1}))?;
-        let id = match found.experiments.into_iter().find(|one| one.name == name) {
-            Some(found) => found.experiment_id,
-            None => {
-                let made: Value = self.client.track("experiments/create", &json!({"name": name}))?;
-                made["experiment_id"].as_str().unwrap_or_default().to_owned()
-            }
-        };
+        let made: Value = self.client.track("experiments/create", &json!({"name": name}))?;
+        let id = made["experiment_id"].as_str().unwrap_or_default().to_owned();
         self.experiments.insert(name.to_owned(), id.clone());
         Ok(id)
     }
