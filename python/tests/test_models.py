@@ -73,7 +73,7 @@ def test_a_trained_model_is_promoted_exported_and_loaded_by_transformers(plane, 
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
     card = (out / "README.md").read_text()
     assert "# tiny, version 1" in card and data["digest"] in card and "says numbers in a row" in card
-    history = [event["deed"] for event in plane.ask("models", "show", "tiny/1")["history"]]
+    history = [event["action"] for event in plane.ask("models", "show", "tiny/1")["history"]]
     assert history == ["registered", "verified", "promoted", "exported"]
 
 

@@ -77,10 +77,10 @@ def test_kills_lose_no_version_and_leave_no_bytes(ours, tmp_path):
         if number in client.deleted:
             continue
         version = client.ask("show", f"m/{number}")
-        assert version["lineage"]["checkpoint"]["step"] == step and version["history"][0]["deed"] == "registered"
+        assert version["lineage"]["checkpoint"]["step"] == step and version["history"][0]["action"] == "registered"
         assert client.ask("verify", f"m/{number}")["problems"] == []
     (alias,) = client.ask("show", "m")["aliases"].values()
-    assert alias in shown and any(event["deed"] == "verified" for event in shown[alias]["history"])
+    assert alias in shown and any(event["action"] == "verified" for event in shown[alias]["history"])
     needed = {os.path.basename(version["pin"]) for version in shown.values()}
     pinned = folder / ".gangline" / "pinned"
     until(lambda: set(os.listdir(pinned)) == needed, f"only {len(needed)} pins are left, of {os.listdir(pinned)}")

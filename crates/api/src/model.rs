@@ -119,7 +119,7 @@ pub struct ModelEvent {
     /// Who.
     pub by: String,
     /// `registered`, `verified`, `promoted` or `exported`.
-    pub deed: String,
+    pub action: String,
     /// The alias, or the folder.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,

@@ -183,7 +183,7 @@ fn show(client: &Client, text: &str, is_json: bool) -> Result<(), Failure> {
 }
 
 fn is_verified(version: &api::ModelVersion) -> bool {
-    version.history.iter().any(|event| event.deed == "verified")
+    version.history.iter().any(|event| event.action == "verified")
 }
 
 fn of_version(version: &api::ModelVersion) -> String {
@@ -197,7 +197,7 @@ fn of_version(version: &api::ModelVersion) -> String {
         lines.push(format!("aliases  {}", version.aliases.join(", ")));
     }
     let row = |event: &api::ModelEvent| {
-        vec![output::time(event.at), event.deed.clone(), event.by.clone(), event.detail.clone()]
+        vec![output::time(event.at), event.action.clone(), event.by.clone(), event.detail.clone()]
     };
     let history = output::table(&["WHEN", "WHAT", "WHO", ""], version.history.iter().map(row).collect());
     format!("{}\n\n{history}", lines.join("\n"))

@@ -22,7 +22,7 @@ pub struct CheckpointVersion {
 
 /// What was done with a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum ModelAction {
     /// The version was made.
     Registered,
     /// Every byte was read and compared with its hash.
@@ -41,28 +41,29 @@ pub struct ModelEvent {
     /// Who.
     pub by: String,
     /// What.
-    pub deed: Deed,
+    pub action: ModelAction,
     /// The alias, the folder or whatever else says more; empty if nothing does.
     pub detail: String,
 }
 
-impl Deed {
+impl ModelAction {
     /// All.
-    pub const ALL: [Deed; 4] = [Deed::Registered, Deed::Verified, Deed::Promoted, Deed::Exported];
+    pub const ALL: [ModelAction; 4] =
+        [ModelAction::Registered, ModelAction::Verified, ModelAction::Promoted, ModelAction::Exported];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Deed::Registered => "registered",
-            Deed::Verified => "verified",
-            Deed::Promoted => "promoted",
-            Deed::Exported => "exported",
+            ModelAction::Registered => "registered",
+            ModelAction::Verified => "verified",
+            ModelAction::Promoted => "promoted",
+            ModelAction::Exported => "exported",
         }
     }
 
-    /// Returns the deed of a name.
-    pub fn parse(name: &str) -> Option<Deed> {
-        Deed::ALL.into_iter().find(|deed| deed.name() == name)
+    /// Returns the action of a name.
+    pub fn parse(name: &str) -> Option<ModelAction> {
+        ModelAction::ALL.into_iter().find(|action| action.name() == name)
     }
 }
 
@@ -71,7 +72,7 @@ impl Deed {
 /// # Errors
 /// If the alias asks for a verified checkpoint, and this one wasn't.
 pub fn check_promotion(alias: &str, (name, version): (&str, u32), history: &[ModelEvent]) -> Result<(), Refusal> {
-    let is_verified = history.iter().any(|event| event.deed == Deed::Verified);
+    let is_verified = history.iter().any(|event| event.action == ModelAction::Verified);
     if alias != PRODUCTION || is_verified {
         return Ok(());
     }
@@ -88,17 +89,17 @@ mod tests {
 
     #[test]
     fn production_asks_for_a_verified_checkpoint_and_other_aliases_do_not() {
-        let event = |deed| ModelEvent { at: UnixMillis(1), by: "ada".into(), deed, detail: String::new() };
-        let fresh = [event(Deed::Registered), event(Deed::Exported)];
+        let event = |action| ModelEvent { at: UnixMillis(1), by: "ada".into(), action, detail: String::new() };
+        let fresh = [event(ModelAction::Registered), event(ModelAction::Exported)];
         let refused = check_promotion(PRODUCTION, ("gpt", 3), &fresh).expect_err("it wasn't verified");
         assert!(refused.message.contains("gangline models verify gpt/3"), "{refused}");
         check_promotion("candidate", ("gpt", 3), &fresh).expect("any version may be one");
-        check_promotion(PRODUCTION, ("gpt", 3), &[event(Deed::Verified)]).expect("it was verified");
+        check_promotion(PRODUCTION, ("gpt", 3), &[event(ModelAction::Verified)]).expect("it was verified");
     }
 
     #[test]
     fn names_of_deeds_are_read_back() {
-        assert!(Deed::ALL.into_iter().all(|deed| Deed::parse(deed.name()) == Some(deed)));
-        assert_eq!(Deed::parse("sold"), None);
+        assert!(ModelAction::ALL.into_iter().all(|action| ModelAction::parse(action.name()) == Some(action)));
+        assert_eq!(ModelAction::parse("sold"), None);
     }
 }

@@ -19,7 +19,7 @@ mod webhook;
 
 use gangline_base::Timestamp;
 
-pub use checkpoint_version::{CheckpointVersion, Deed, ModelEvent, PRODUCTION, check_promotion};
+pub use checkpoint_version::{CheckpointVersion, ModelAction, ModelEvent, PRODUCTION, check_promotion};
 pub use experiment::{Experiment, ExperimentId, Lifecycle, View};
 pub use input::{Dataset, Input};
 pub use logged_model::{LoggedModel, LoggedModelStatus, ModelMetric, Registration};

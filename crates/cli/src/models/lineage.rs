@@ -30,7 +30,7 @@ pub(super) fn facts(version: &api::ModelVersion, lineage: &api::Lineage) -> Vec<
     add("model", format!("{}, version {}{aliases}", version.model, version.number));
     for event in &version.history {
         let detail = if event.detail.is_empty() { String::new() } else { format!("{}, ", event.detail) };
-        add(&event.deed, format!("{detail}{} by {}", output::time(event.at), event.by));
+        add(&event.action, format!("{detail}{} by {}", output::time(event.at), event.by));
     }
     let saved = &lineage.checkpoint;
     let saved_at = saved.saved_at.map_or_else(String::new, |at| format!(", saved {}", output::time(at)));

@@ -16,7 +16,7 @@ use gangline_api as api;
 use gangline_base::{JobId, Step, Timestamp, with_causes};
 use gangline_storage::{Digest, Options, Pinned, Snapshot, Store};
 use gangline_store::tracking::{self, Failure, NewModelVersion, Page, PinRow, Search};
-use gangline_tracking::{CheckpointVersion, Deed, ModelEvent, Refusal, UnixMillis};
+use gangline_tracking::{CheckpointVersion, ModelAction, ModelEvent, Refusal, UnixMillis};
 
 pub use error::Error;
 
@@ -147,7 +147,7 @@ impl Registry {
             let expected = checkpoint.content_hash;
             return Err(Error::OtherBytes { model: name.to_owned(), number, expected, found: content_hash.to_owned() });
         }
-        self.note(name, number, (Deed::Verified, ""), by)
+        self.note(name, number, (ModelAction::Verified, ""), by)
     }
 
     /// Points an alias at a version.
@@ -169,7 +169,7 @@ impl Registry {
             let message = format!("the place of the export is longer than {PLACE_BYTES_MAX} bytes");
             return Err(Failure::from(Refusal::invalid(message)).into());
         }
-        self.note(name, number, (Deed::Exported, place), by)
+        self.note(name, number, (ModelAction::Exported, place), by)
     }
 
     /// Removes pins that no version refers to: those of deleted versions, and what a crash left. One that can't be removed is
@@ -207,9 +207,9 @@ impl Registry {
         self.tracking.write(move |writing| writing.forget_pin(&row)).map_err(|error| with_causes(&error))
     }
 
-    fn note(&self, name: &str, number: u32, (deed, detail): (Deed, &str), by: &str) -> Result<(), Error> {
+    fn note(&self, name: &str, number: u32, (action, detail): (ModelAction, &str), by: &str) -> Result<(), Error> {
         let event =
-            ModelEvent { at: UnixMillis::of((self.clock)()), by: by.to_owned(), deed, detail: detail.to_owned() };
+            ModelEvent { at: UnixMillis::of((self.clock)()), by: by.to_owned(), action, detail: detail.to_owned() };
         let name = name.to_owned();
         Ok(self.tracking.write(move |writing| writing.note_model_event(&name, number, &event))?)
     }

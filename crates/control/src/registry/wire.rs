@@ -17,7 +17,7 @@ pub(super) fn version(
     let event = |event: gangline_tracking::ModelEvent| api::ModelEvent {
         at: time(event.at),
         by: event.by,
-        deed: event.deed.name().to_owned(),
+        action: event.action.name().to_owned(),
         detail: event.detail,
     };
     let lineage = checkpoint.as_ref().filter(|_| has_lineage).map(|found| serde_json::from_str(&found.lineage));

@@ -83,6 +83,26 @@ fn a_ranks_token_opens_tracking_and_nothing_else_and_names_its_job() {
 }
 
 #[test]
+fn a_ranks_token_changes_no_webhooks_and_registers_no_checkpoints() {
+    let plane = Plane::start();
+    plane.submit("a", 1);
+    let rank = of_rank(&plane, JobId(1), Epoch(7));
+    let new = json!({"name": "n", "url": "http://127.0.0.1:9/", "events": [{"entity": "MODEL_VERSION", "action": "CREATED"}]});
+    let refused = post(&plane, &rank, "/webhooks", &new);
+    assert_eq!((refused.status, &refused.json()["error_code"]), (403, &json!("PERMISSION_DENIED")));
+    let made = post(&plane, &plane.bearer(), "/webhooks", &new).json();
+    let id = made["webhook"]["webhook_id"].as_str().expect("an id");
+    assert_eq!(post(&plane, &rank, &format!("/webhooks/{id}/test"), &json!({})).status, 403);
+    for method in ["PATCH", "DELETE"] {
+        let path = format!("{TRACKING}/webhooks/{id}");
+        let headers = [("authorization", rank.as_str()), ("content-type", "application/json")];
+        assert_eq!(plane.send(method, &path, &headers, b"{}").status, 403, "{method}");
+    }
+    let headers = [("authorization", rank.as_str()), ("content-type", "application/json")];
+    assert_eq!(plane.send("POST", "/api/v1/models/m/versions", &headers, b"{\"job\": \"job-1\"}").status, 401);
+}
+
+#[test]
 fn what_is_not_offered_is_told_at_once() {
     let plane = Plane::start();
     for path in ["/traces/search", "/gateway/endpoints/list", "/runs/nothing"] {

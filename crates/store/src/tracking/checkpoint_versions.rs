@@ -3,14 +3,14 @@
 //! A version refers to a pin of its checkpoint in the checkpoint's own folder. The pin's row is written before the pin is
 //! made, and removed after the pin, so that a crash leaves no pin that nobody knows of.
 
-use gangline_tracking::{CheckpointVersion, Deed, ModelEvent, ModelVersion, UnixMillis, check_promotion};
+use gangline_tracking::{CheckpointVersion, ModelAction, ModelEvent, ModelVersion, UnixMillis, check_promotion};
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::model_versions::NewModelVersion;
 use super::{Failure, Reading, Writing};
 
-/// The most entries of a version's history that are kept; the oldest of the others go.
-const EVENTS_MAX: u32 = 1000;
+/// The most entries of one action in a version's history; the oldest go (A-10).
+const EVENTS_MAX: u32 = 100;
 /// The most pins that are returned at once.
 const PINS_MAX: u32 = 100;
 
@@ -53,12 +53,12 @@ impl Reading<'_> {
     }
 
     pub(super) fn events_of(&self, row: i64) -> Result<Vec<ModelEvent>, Failure> {
-        let sql = "SELECT at, by, deed, detail FROM model_event WHERE version = ?1 ORDER BY id";
+        let sql = "SELECT at, by, action, detail FROM model_event WHERE version = ?1 ORDER BY id";
         let event = |row: &Row<'_>| {
-            let deed: String = row.get(2)?;
-            let unknown = || rusqlite::Error::InvalidColumnType(2, "deed".into(), rusqlite::types::Type::Text);
-            let deed = Deed::parse(&deed).ok_or_else(unknown)?;
-            Ok(ModelEvent { at: UnixMillis(row.get(0)?), by: row.get(1)?, deed, detail: row.get(3)? })
+            let action: String = row.get(2)?;
+            let unknown = || rusqlite::Error::InvalidColumnType(2, "action".into(), rusqlite::types::Type::Text);
+            let action = ModelAction::parse(&action).ok_or_else(unknown)?;
+            Ok(ModelEvent { at: UnixMillis(row.get(0)?), by: row.get(1)?, action, detail: row.get(3)? })
         };
         Ok(self.0.prepare_cached(sql)?.query_map([row], event)?.collect::<Result<_, _>>()?)
     }
@@ -136,7 +136,7 @@ impl Writing<'_> {
         self.0.execute(sql, params![row, folder, step.cast_signed(), content_hash, pin, lineage])?;
         // Where MLflow's clients on this file system find the files.
         self.0.execute("UPDATE model_version SET storage_uri = ?2 WHERE id = ?1", params![row, pin])?;
-        self.add_event(row, &event(by, now, Deed::Registered, ""))?;
+        self.add_event(row, &event(by, now, ModelAction::Registered, ""))?;
         Ok((version, true))
     }
 
@@ -156,15 +156,19 @@ impl Writing<'_> {
     pub fn promote(&self, (name, version): (&str, u32), alias: &str, by: &str, now: UnixMillis) -> Result<(), Failure> {
         let is_there = self.reading().model_version(name, version)?.aliases.iter().any(|other| other == alias);
         self.set_alias(name, alias, version)?;
-        if is_there { Ok(()) } else { self.note_model_event(name, version, &event(by, now, Deed::Promoted, alias)) }
+        if is_there {
+            Ok(())
+        } else {
+            self.note_model_event(name, version, &event(by, now, ModelAction::Promoted, alias))
+        }
     }
 
     fn add_event(&self, row: i64, event: &ModelEvent) -> Result<(), Failure> {
-        let sql = "INSERT INTO model_event (version, at, by, deed, detail) VALUES (?1, ?2, ?3, ?4, ?5)";
-        self.0.execute(sql, params![row, event.at.0, event.by, event.deed.name(), event.detail])?;
-        let sql = "DELETE FROM model_event WHERE version = ?1 AND deed = 'exported' AND id NOT IN
-                   (SELECT id FROM model_event WHERE version = ?1 ORDER BY id DESC LIMIT ?2)";
-        self.0.execute(sql, params![row, EVENTS_MAX])?;
+        let sql = "INSERT INTO model_event (version, at, by, action, detail) VALUES (?1, ?2, ?3, ?4, ?5)";
+        self.0.execute(sql, params![row, event.at.0, event.by, event.action.name(), event.detail])?;
+        let sql = "DELETE FROM model_event WHERE version = ?1 AND action = ?2 AND id NOT IN
+                   (SELECT id FROM model_event WHERE version = ?1 AND action = ?2 ORDER BY id DESC LIMIT ?3)";
+        self.0.execute(sql, params![row, event.action.name(), EVENTS_MAX])?;
         Ok(())
     }
 
@@ -176,6 +180,6 @@ impl Writing<'_> {
     }
 }
 
-fn event(by: &str, at: UnixMillis, deed: Deed, detail: &str) -> ModelEvent {
-    ModelEvent { at, by: by.to_owned(), deed, detail: detail.to_owned() }
+fn event(by: &str, at: UnixMillis, action: ModelAction, detail: &str) -> ModelEvent {
+    ModelEvent { at, by: by.to_owned(), action, detail: detail.to_owned() }
 }

@@ -15,7 +15,7 @@ CREATE TABLE model_event (
     version INTEGER NOT NULL,
     at INTEGER NOT NULL,
     by TEXT NOT NULL,
-    deed TEXT NOT NULL,
+    action TEXT NOT NULL,
     detail TEXT NOT NULL
 ) STRICT;
 CREATE INDEX event_of_version ON model_event (version, id);

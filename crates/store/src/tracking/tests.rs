@@ -5,7 +5,7 @@ use std::path::Path;
 
 use gangline_base::Timestamp;
 use gangline_tracking::{
-    CheckpointVersion, Code, Deed, Entry, ExperimentId, Lifecycle, Metric, ModelEvent, Point, RunStatus, Stage,
+    CheckpointVersion, Code, Entry, ExperimentId, Lifecycle, Metric, ModelAction, ModelEvent, Point, RunStatus, Stage,
     UnixMillis, View,
 };
 use tempfile::TempDir;
@@ -376,14 +376,21 @@ fn production_waits_for_a_verified_checkpoint_by_whichever_way_it_is_asked_for()
         assert_eq!(code(outcome.expect_err("it wasn't verified")), Some(Code::InvalidState));
     }
     alias("candidate").expect("any version may be one");
-    let verified = ModelEvent { at: NOW, by: "bob".into(), deed: Deed::Verified, detail: String::new() };
+    let verified = ModelEvent { at: NOW, by: "bob".into(), action: ModelAction::Verified, detail: String::new() };
     handle.write(move |writing| writing.note_model_event("gpt", 1, &verified)).expect("it is kept");
     promote().expect("it was verified");
     promote().expect("a second time changes nothing");
     stage().expect("it was verified");
     let events = handle.read(|reading| reading.model_events("gpt", 1)).expect("its history");
-    let deeds: Vec<(&str, &str)> = events.iter().map(|event| (event.deed.name(), event.by.as_str())).collect();
-    assert_eq!(deeds, [("registered", "ada"), ("verified", "bob"), ("promoted", "ada")]);
+    let actions: Vec<(&str, &str)> = events.iter().map(|event| (event.action.name(), event.by.as_str())).collect();
+    assert_eq!(actions, [("registered", "ada"), ("verified", "bob"), ("promoted", "ada")]);
+    for number in 0..150 {
+        let exported =
+            ModelEvent { at: NOW, by: "bob".into(), action: ModelAction::Exported, detail: number.to_string() };
+        handle.write(move |writing| writing.note_model_event("gpt", 1, &exported)).expect("it is kept");
+    }
+    let events = handle.read(|reading| reading.model_events("gpt", 1)).expect("its history");
+    assert_eq!((events.len(), events[3].detail.as_str()), (103, "50"), "the newest of each action are kept");
 }
 
 #[test]
