@@ -14,10 +14,11 @@ use super::jobs::Kind;
 use super::ledger;
 use super::record::Record;
 use super::verdict::{Check, Verdicts};
-use super::witness::Witness;
+use super::witness::{Run, Witness};
 use crate::moment;
 
-/// A fault that hits an attempt so short before or after its last rank ended may keep its end from being written down.
+/// A fault that hits an attempt from so short before its first rank ended until so short after its last one did may keep an end
+/// from being written down: a supervisor whose ranks have ended and that dies while another node's still run leaves none.
 const HIT_BEFORE: Duration = Duration::from_secs(1);
 const HIT_AFTER: Duration = Duration::from_secs(3);
 /// Between a witness's clock and the control plane's, which are the same, and between a look at it and a line.
@@ -79,10 +80,10 @@ struct Hit {
 }
 
 impl Hit {
-    /// Whether it may have kept an attempt's end from being written down.
-    fn is_near(&self, end: SystemTime) -> bool {
-        let from = end.checked_sub(HIT_BEFORE).unwrap_or(end);
-        self.until.is_none_or(|until| until >= from) && self.at <= end + HIT_AFTER
+    /// Whether it may have kept an end of an attempt whose ranks ended between these times from being written down.
+    fn is_near(&self, (first, last): (SystemTime, SystemTime)) -> bool {
+        let from = first.checked_sub(HIT_BEFORE).unwrap_or(first);
+        self.until.is_none_or(|until| until >= from) && self.at <= last + HIT_AFTER
     }
 }
 
@@ -390,19 +391,20 @@ impl Oracle {
     /// Success told is success seen, once.
     fn judge_success(&mut self, case: &Case<'_>) {
         let Case { id, kind, state, witness, held } = *case;
-        let whole: Vec<(u32, SystemTime)> =
-            witness.whole(kind.ranks()).map(|(attempt, run)| (attempt, run.last)).collect();
+        let ends = |run: &Run| (run.first_end.unwrap_or(run.last), run.last);
+        let whole: Vec<(u32, (SystemTime, SystemTime))> =
+            witness.whole(kind.ranks()).map(|(attempt, run)| (attempt, ends(run))).collect();
         let last = held.attempts.last().map(|attempt| attempt.number);
         if state == "succeeded" && whole.last().map(|(attempt, _)| *attempt) != last {
             let text = format!("{id} succeeded by attempt {last:?}; its witness has ends of {whole:?}");
             self.breach(Check::Unseen, text);
         }
         let again = if state == "succeeded" { &whole[..whole.len().saturating_sub(1)] } else { &whole[..] };
-        for (attempt, end) in again {
+        for (attempt, ends) in again {
             if last == Some(*attempt) && state == "cancelled" {
                 continue;
             }
-            if self.hits.iter().any(|hit| hit.job == id && hit.attempt == *attempt && hit.is_near(*end)) {
+            if self.hits.iter().any(|hit| hit.job == id && hit.attempt == *attempt && hit.is_near(*ends)) {
                 self.counts.excused += 1;
             } else {
                 let text = format!(
@@ -467,10 +469,13 @@ mod tests {
     fn a_process_that_stands_still_is_near_to_what_ends_meanwhile() {
         let at = |millis: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_000 + millis);
         let hit = |from, until| Hit { job: String::new(), attempt: 1, at: at(from), until };
-        let end = at(10_000);
+        let end = (at(10_000), at(10_000));
         assert!(hit(9_100, Some(at(9_100))).is_near(end) && hit(12_900, Some(at(12_900))).is_near(end));
         assert!(!hit(8_900, Some(at(8_900))).is_near(end) && !hit(13_100, Some(at(13_100))).is_near(end));
         assert!(hit(5_000, None).is_near(end) && hit(5_000, Some(at(9_100))).is_near(end));
         assert!(!hit(5_000, Some(at(8_900))).is_near(end) && !hit(13_100, None).is_near(end));
+        // The supervisor of the node whose ranks ended first dies before the other's have.
+        assert!(hit(9_500, Some(at(9_500))).is_near((at(9_000), at(12_000))));
+        assert!(!hit(7_900, Some(at(7_900))).is_near((at(9_000), at(12_000))));
     }
 }

@@ -15,6 +15,8 @@ pub(super) struct Run {
     pub(super) first: SystemTime,
     /// The last one.
     pub(super) last: SystemTime,
+    /// When the first rank came to its end.
+    pub(super) first_end: Option<SystemTime>,
 }
 
 /// A whole witness file.
@@ -54,13 +56,16 @@ impl Witness {
         if self.runs.keys().next_back().is_some_and(|newest| *newest > attempt) {
             self.beside.insert(attempt);
         }
-        let run = Run { began: BTreeSet::new(), ended: BTreeSet::new(), first: at, last: at };
+        let run = Run { began: BTreeSet::new(), ended: BTreeSet::new(), first: at, last: at, first_end: None };
         let run = self.runs.entry(attempt).or_insert(run);
         run.first = run.first.min(at);
         run.last = run.last.max(at);
         match what {
             "start" => run.began.insert(rank),
-            "end" => run.ended.insert(rank),
+            "end" => {
+                run.first_end = Some(run.first_end.map_or(at, |first| first.min(at)));
+                run.ended.insert(rank)
+            }
             _ => false,
         };
     }
@@ -92,6 +97,7 @@ mod tests {
         assert_eq!(witness.whole(2).map(|(attempt, _)| attempt).collect::<Vec<_>>(), [2]);
         assert_eq!(witness.runs[&1].began, [0, 1].into());
         assert_eq!(witness.runs[&2].first, SystemTime::UNIX_EPOCH + Duration::from_secs(7));
+        assert_eq!(witness.runs[&1].first_end, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(6)));
         assert_eq!(witness.ids, ["job-1".to_owned()].into());
     }
 

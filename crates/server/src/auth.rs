@@ -41,7 +41,10 @@ pub(super) async fn require_user(State(app): State<Arc<App>>, mut request: Reque
 
 /// Lets requests through that track experiments: those of users, and those of an attempt's ranks. The handler reads the body.
 pub(super) async fn require_tracker(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let rank = bearer(request.headers()).and_then(|token| rank_of(&app, token));
+    let rank = match bearer(request.headers()).and_then(|token| rank_of(&app, token)) {
+        Some(rank) if !app.tracking.rank_access.is_open(&app, rank.job, rank.attempt).await => None,
+        rank => rank,
+    };
     match (rank, user_of(&app, &request)) {
         (Some(rank), _) => {
             request.extensions_mut().insert(rank);

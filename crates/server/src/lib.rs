@@ -24,6 +24,7 @@ mod observing;
 mod once;
 mod openapi;
 mod page;
+mod rank_access;
 mod reload;
 pub mod schedules;
 mod segment;

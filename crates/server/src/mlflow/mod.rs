@@ -37,6 +37,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::auth::Reporting;
+use super::rank_access::RankAccess;
 use super::{App, USER_BODY_BYTES_MAX, auth, limit_time};
 use answer::MlflowError;
 use fields::Fields;
@@ -57,6 +58,8 @@ pub struct Tracking {
     pub job_runs: JobRuns,
     /// Who is told of changes in the registry.
     pub webhooks: Webhooks,
+    /// How long the ranks of attempts may track.
+    pub(super) rank_access: RankAccess,
     /// Returns the wall-clock time.
     pub clock: fn() -> Timestamp,
 }
@@ -71,7 +74,7 @@ impl Tracking {
         let registry = Registry::new(store.clone(), views.clone(), clock);
         let job_runs = JobRuns::new(store.clone(), views, clock);
         let webhooks = Webhooks::new(store.clone(), clock);
-        Tracking { store, artifacts, registry, job_runs, webhooks, clock }
+        Tracking { store, artifacts, registry, job_runs, webhooks, rank_access: RankAccess::default(), clock }
     }
 
     fn now(&self) -> UnixMillis {
