@@ -31,16 +31,17 @@ pub struct Pinned {
 }
 
 impl Store {
-    /// Pins a checkpoint until [`Store::unpin`]. Also works on a store that was opened for reading. Pinning it again changes
+    /// Pins the checkpoint of a step with this content until [`Store::unpin`]. Also works on a store that was opened for reading. Pinning it again changes
     /// nothing; the pins of a checkpoint aren't counted. Only one process may pin checkpoints of a folder at a time.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also if the checkpoint is removed meanwhile; [`Error::Corrupt`] if its manifest isn't what was saved
+    /// [`Error::NotFound`], also if the step has other content, or the checkpoint is removed meanwhile; [`Error::Corrupt`] if its manifest isn't what was saved
     /// or a file has another length; [`Error::Io`], among others if the file system has no hard links, or the files belong to
     /// another user.
-    pub fn pin(&self, step: Step) -> Result<Pinned, Error> {
-        let snapshot = self.open_step(step)?;
-        let hash = snapshot.info().content_hash;
+    pub fn pin(&self, step: Step, hash: Digest) -> Result<Pinned, Error> {
+        if self.open_step(step)?.info().content_hash != hash {
+            return Err(Error::NotFound { step });
+        }
         let folder = self.pin_folder(hash);
         if let Ok(pinned) = Snapshot::open(&folder, step) {
             return Ok(Pinned { folder, info: pinned.info().clone() });

@@ -101,7 +101,7 @@ impl Registry {
         let _locked = self.lock_pins();
         let intended = row.clone();
         self.tracking.write(move |writing| writing.intend_pin(&intended))?;
-        let pin = store.pin(step).map_err(|error| Error::checkpoint(&folder, error))?;
+        let pin = store.pin(step, hash).map_err(|error| Error::checkpoint(&folder, error))?;
         let now = (self.clock)();
         let origin = Origin { views: &self.views, tracking: &self.tracking, now };
         let lineage = origin.of(&row.folder, &pin.info, job)?;

@@ -6,50 +6,67 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gangline_storage::{DiskAct, Error, Options, Step};
+use gangline_storage::{DiskAct, Error, Options, Pinned, Step, Store};
 
 use crate::{names, offered, open, save};
 
+/// Pins the checkpoint of a step, whatever it holds.
+fn pin(store: &Store, step: u64) -> Result<Pinned, Error> {
+    store.pin(Step(step), store.open_step(Step(step))?.info().content_hash)
+}
+
 #[test]
-fn what_is_held_outlives_retention_and_a_save_of_the_same_step() {
+fn what_is_pinned_outlives_retention_and_a_save_of_the_same_step() {
     let folder = tempfile::tempdir().unwrap();
     let writer = open(folder.path(), Options { keep: None, ..Options::default() });
     save(&writer, 1).unwrap();
     save(&writer, 2).unwrap();
     let reader = open(folder.path(), Options::reader());
-    let pin = reader.pin(Step(1)).unwrap();
-    assert_eq!(pin.folder, reader.pin(Step(1)).unwrap().folder, "pinning twice is pinning once");
+    let pinned = pin(&reader, 1).unwrap();
+    assert_eq!(pinned.folder, pin(&reader, 1).unwrap().folder, "pinning twice is pinning once");
     let shard = "step-0000000001/shard-00000-of-00001.safetensors";
     let inode = |path: &Path| std::fs::metadata(path.join(shard)).unwrap().ino();
-    assert_eq!(inode(folder.path()), inode(&pin.folder), "no byte is copied");
+    assert_eq!(inode(folder.path()), inode(&pinned.folder), "no byte is copied");
 
     // Training goes back and saves other values under the same step.
     writer.save(Step(1), &[], &<_>::default()).unwrap().wait().unwrap();
     save(&writer, 3).unwrap();
     reader.delete(Step(1)).unwrap();
-    assert_eq!(offered(&pin.folder), Some(1));
-    assert!(open(&pin.folder, Options::reader()).verify(Step(1)).unwrap().is_good());
+    assert_eq!(offered(&pinned.folder), Some(1));
+    assert!(open(&pinned.folder, Options::reader()).verify(Step(1)).unwrap().is_good());
     assert_eq!(names(folder.path()), ["step-0000000002", "step-0000000003"]);
 
-    reader.unpin(pin.info.content_hash).unwrap();
-    assert!(!pin.folder.exists());
-    reader.unpin(pin.info.content_hash).unwrap();
+    reader.unpin(pinned.info.content_hash).unwrap();
+    assert!(!pinned.folder.exists());
+    reader.unpin(pinned.info.content_hash).unwrap();
 }
 
 #[test]
-fn what_is_not_there_is_not_held() {
+fn a_step_that_was_saved_anew_is_not_pinned_as_what_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = open(folder.path(), Options { keep: None, ..Options::default() });
+    save(&writer, 1).unwrap();
+    let reader = open(folder.path(), Options::reader());
+    let before = reader.open_step(Step(1)).unwrap().info().content_hash;
+    writer.save(Step(1), &[], &<_>::default()).unwrap().wait().unwrap();
+    let refused = reader.pin(Step(1), before);
+    assert!(matches!(refused, Err(Error::NotFound { step: Step(1) })), "{refused:?}");
+}
+
+#[test]
+fn what_is_not_there_is_not_pinned() {
     let folder = tempfile::tempdir().unwrap();
     save(&open(folder.path(), Options::default()), 1).unwrap();
-    let refused = open(folder.path(), Options::reader()).pin(Step(7));
+    let refused = pin(&open(folder.path(), Options::reader()), 7);
     assert!(matches!(refused, Err(Error::NotFound { step: Step(7) })), "{refused:?}");
     std::fs::remove_file(folder.path().join("step-0000000001/shard-00000-of-00001.safetensors")).unwrap();
-    let refused = open(folder.path(), Options::reader()).pin(Step(1));
+    let refused = pin(&open(folder.path(), Options::reader()), 1);
     assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
 }
 
 /// Proves A-6.
 #[test]
-fn a_hold_killed_at_any_point_is_whole_or_not_there_and_can_be_made_again() {
+fn a_pin_killed_at_any_point_is_whole_or_not_there_and_can_be_made_again() {
     for count in 0..100 {
         let folder = tempfile::tempdir().unwrap();
         save(&open(folder.path(), Options::default()), 1).unwrap();
@@ -58,7 +75,7 @@ fn a_hold_killed_at_any_point_is_whole_or_not_there_and_can_be_made_again() {
             if made.fetch_add(1, Ordering::SeqCst) < count { Ok(()) } else { Err(io::Error::other("killed")) }
         };
         let killed = open(folder.path(), Options { disk_hook: Some(Arc::new(hook)), ..Options::reader() });
-        let outcome = killed.pin(Step(1));
+        let outcome = pin(&killed, 1);
         let pins = folder.path().join(".gangline/pinned");
         let is_final = |name: &String| !name.starts_with('.');
         let found: Vec<String> =
@@ -70,7 +87,7 @@ fn a_hold_killed_at_any_point_is_whole_or_not_there_and_can_be_made_again() {
             assert!(count >= 6, "folders, links and fsyncs");
             return;
         }
-        let again = open(folder.path(), Options::reader()).pin(Step(1)).unwrap();
+        let again = pin(&open(folder.path(), Options::reader()), 1).unwrap();
         assert_eq!(offered(&again.folder), Some(1));
         // If the kill came after the pin had its name, what was left of its build is harmless.
         assert_eq!(found.len() + names(&pins).len(), if found.is_empty() { 1 } else { 2 }, "before change {count}");
