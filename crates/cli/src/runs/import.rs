@@ -53,9 +53,9 @@ pub(super) fn run(client: &Client, args: &ImportArgs, is_json: bool) -> Result<(
     let wanted = |run: &ImportedRun| only.is_none_or(|only| only == run.experiment);
     match (&args.mlflow, &args.tensorboard, &args.wandb, &args.file) {
         (Some(url), ..) => match url.strip_prefix(DATABASE) {
-            Some(path) => database::each(path.trim_start_matches("//").as_ref(), |run| {
-                if wanted(&run) { sink.take(&run) } else { Ok(()) }
-            })?,
+            Some(path) => {
+                database::each(database::file_of(path), |run| if wanted(&run) { sink.take(&run) } else { Ok(()) })?
+            }
             None => mlflow::each(&Server::at(url, token(args)?)?, only, |run| sink.take(&run))?,
         },
         (_, Some(folder), ..) => tensorboard::each(folder, only, |run| sink.take(run))?,

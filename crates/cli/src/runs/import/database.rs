@@ -10,6 +10,12 @@ use serde_json::{Value, json};
 use super::run::{ImportedRun, Point, VERSION};
 use crate::failure::Failure;
 
+/// Returns the file that a URL names after its scheme: a path, or `///` and a path, as SQLAlchemy writes it
+/// (<https://docs.sqlalchemy.org/en/20/core/engines.html#sqlite>).
+pub(super) fn file_of(rest: &str) -> &Path {
+    Path::new(rest.strip_prefix("///").unwrap_or(rest))
+}
+
 /// Hands over the runs of a database, oldest first.
 pub(super) fn each(path: &Path, mut take: impl FnMut(ImportedRun) -> Result<(), Failure>) -> Result<(), Failure> {
     let unreadable = |error| {
@@ -46,4 +52,16 @@ fn input(MlflowInput { dataset, tags }: MlflowInput) -> Value {
         tags.into_iter().map(|(key, value)| json!({"key": key, "value": value})).collect()
     };
     json!({"dataset": dataset, "tags": pairs(tags)})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_is_named_by_a_path_or_as_sqlalchemy_does() {
+        for (rest, file) in [("a.db", "a.db"), ("/b/a.db", "/b/a.db"), ("///a.db", "a.db"), ("////b/a.db", "/b/a.db")] {
+            assert_eq!(file_of(rest), Path::new(file), "{rest}");
+        }
+    }
 }

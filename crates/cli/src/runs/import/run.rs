@@ -131,3 +131,9 @@ fn history(api: &dyn Api, run: &str, key: &str) -> Result<Vec<Point>, Failure> {
         }
     }
 }
+
+/// Returns milliseconds of seconds since 1970.
+#[expect(clippy::cast_possible_truncation, reason = "the conversion saturates")]
+pub(super) fn millis(seconds: f64) -> i64 {
+    (seconds * 1_000.0).round() as i64
+}

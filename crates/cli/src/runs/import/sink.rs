@@ -58,8 +58,9 @@ impl<'a> Sink<'a> {
 
     fn try_take(&mut self, run: &ImportedRun) -> Result<(), Failure> {
         let experiment = self.experiment(&run.experiment)?;
-        let source = format!("run:{}", run.id);
-        let filter = format!("tags.`{SOURCE}` = '{}'", source.replace('\'', ""));
+        // A filter has no way to write a quote.
+        let source = format!("run:{}", run.id).replace('\'', "");
+        let filter = format!("tags.`{SOURCE}` = '{source}'");
         let earlier: Found =
             self.client.track("runs/search", &json!({"experiment_ids": [experiment], "filter": filter}))?;
         for one in &earlier.runs {
@@ -70,7 +71,7 @@ impl<'a> Sink<'a> {
             // A run that was cut off is begun anew.
             let _: Value = self.client.track("runs/delete", &json!({"run_id": one.info.run_id}))?;
         }
-        let id = self.write(run, &experiment, &source.replace('\'', ""))?;
+        let id = self.write(run, &experiment, &source)?;
         self.count(run, &id)?;
         let _: Value = self.client.track("runs/set-tag", &json!({"run_id": id, "key": WHOLE, "value": "true"}))?;
         self.imported += 1;

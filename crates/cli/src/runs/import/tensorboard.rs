@@ -9,7 +9,7 @@ use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::folders;
-use super::run::{ImportedRun, Point, VERSION};
+use super::run::{ImportedRun, Point, VERSION, millis};
 use crate::failure::Failure;
 use prost::Message;
 
@@ -141,11 +141,6 @@ fn add(run: &mut ImportedRun, event: Event, at: i64) {
             run.metrics.entry(tagged.tag).or_default().push(Point::of(event.step, at, value));
         }
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the conversion saturates")]
-pub(super) fn millis(seconds: f64) -> i64 {
-    (seconds * 1_000.0).round() as i64
 }
 
 fn damaged(file: &Path, place: u64, error: &dyn std::fmt::Display) -> Failure {

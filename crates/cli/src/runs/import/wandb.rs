@@ -10,8 +10,7 @@ use prost::Message;
 use serde_json::Value;
 
 use super::folders;
-use super::run::{ImportedRun, Point, VERSION};
-use super::tensorboard::millis;
+use super::run::{ImportedRun, Point, VERSION, millis};
 use crate::failure::Failure;
 
 /// How the files' names end.
