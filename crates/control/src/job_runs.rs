@@ -8,6 +8,7 @@ use gangline_base::{AttemptNumber, JobId, Timestamp, with_causes};
 use gangline_store::tracking::{self, Failure, JobReport, JobRun, Logged, NewRun};
 use gangline_tracking::{Entry, ExperimentId, Metric, Point, RunStatus, UnixMillis};
 
+use crate::ids::hex_id;
 use crate::views::Views;
 
 /// The experiment of these runs.
@@ -111,8 +112,6 @@ fn logged(row: JobRow) -> Vec<Logged> {
 }
 
 fn new_run(job: &api::Job) -> Result<NewRun, Failure> {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|error| Failure::Store(format!("the system gives no random bytes: {error}")))?;
     let start = job.attempts.first().map_or(job.submitted_at, |attempt| attempt.placed_at);
     let mut tags = vec![
         ("gangline.job", job.id.clone()),
@@ -124,7 +123,7 @@ fn new_run(job: &api::Job) -> Result<NewRun, Failure> {
     tags.extend(job.code.as_ref().and_then(|code| Some(("mlflow.source.git.commit", code.commit.clone()?))));
     tags.extend(job.sweep.as_ref().map(|sweep| ("gangline.sweep", sweep.id.clone())));
     Ok(NewRun {
-        id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
+        id: hex_id()?,
         // The experiment's number is found where the run is made.
         experiment: ExperimentId(0),
         name: Some(job.name.clone()),

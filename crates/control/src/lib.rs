@@ -12,6 +12,7 @@ mod disk_usage;
 mod folders;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub mod ids;
 pub mod job_runs;
 mod notice;
 pub mod registry;

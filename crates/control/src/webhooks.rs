@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use sha2::Sha256;
 
 use crate::delivery::webhook::agent;
+use crate::ids::uuid;
 
 /// How long a receiver may take to answer.
 const TRY_MAX: Duration = Duration::from_secs(10);
@@ -120,7 +121,8 @@ impl Webhooks {
         let data = serde_json::from_str(data).map_err(|error| format!("its data is damaged: {error}"))?;
         let body = serde_json::to_string(&Message { entity, action, timestamp: Time(now), data });
         let body = body.map_err(|error| error.to_string())?;
-        let (delivery, seconds) = (uuid()?, (now.unix_nanos() / 1_000_000_000).to_string());
+        let (delivery, seconds) =
+            (uuid().map_err(|error| error.to_string())?, (now.unix_nanos() / 1_000_000_000).to_string());
         let mut request = self.agent.get_or_init(|| agent(TRY_MAX)).post(url).header("User-Agent", "gangline");
         request = request.header("Content-Type", "application/json");
         request = request.header("X-MLflow-Delivery-Id", &delivery).header("X-MLflow-Timestamp", &seconds);
@@ -140,17 +142,7 @@ fn signature(secret: &str, delivery: &str, seconds: &str, body: &str) -> Result<
     Ok(format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())))
 }
 
-/// Returns a random UUID (RFC 9562, version 4).
-fn uuid() -> Result<String, String> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| format!("the system gives no random bytes: {error}"))?;
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
-}
-
-/// Returns what a test tells.
+/// Returns the data of an event in a test.
 fn example(event: WebhookEvent) -> &'static str {
     match event {
         WebhookEvent::RegisteredModelCreated => {
@@ -180,11 +172,5 @@ mod tests {
         // Computed with mlflow.webhooks.delivery._generate_hmac_signature of MLflow 3.17.2.
         let signed = signature("secret", "d1", "1700000000", "{\"a\": 1}");
         assert_eq!(signed.as_deref(), Ok("v1,a6H6hbbrMljFhQoCEGh+3DUc1nt7GJ1ZUeydTgWFZ0Q="));
-    }
-
-    #[test]
-    fn ids_are_uuids_of_version_4() {
-        let id = uuid().expect("random bytes");
-        assert_eq!((id.len(), &id[14..15], id.matches('-').count()), (36, "4", 4), "{id}");
     }
 }

@@ -1,5 +1,7 @@
 //! Ids, and names for runs that have none.
 
+use gangline_control::ids;
+
 use super::answer::MlflowError;
 
 const FIRST: [&str; 32] = [
@@ -42,30 +44,24 @@ const SECOND: [&str; 32] = [
     "wolf",
 ];
 
-/// Returns 32 random hexadecimal digits.
+/// Returns the id of a run.
 pub(super) fn id() -> Result<String, MlflowError> {
-    Ok(random()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    ids::hex_id().map_err(no_random_bytes)
 }
 
-/// Returns a random UUID (RFC 9562, version 4).
+/// Returns the id of a webhook.
 pub(super) fn uuid() -> Result<String, MlflowError> {
-    let mut bytes = random()?;
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+    ids::uuid().map_err(no_random_bytes)
 }
 
 /// Returns a name such as `swift-otter-417`.
 pub(super) fn name() -> Result<String, MlflowError> {
-    let [first, second, high, low, ..] = random()?;
+    let [first, second, high, low, ..] = ids::random_bytes().map_err(no_random_bytes)?;
     let word = |words: &'static [&'static str; 32], byte: u8| words[usize::from(byte) % words.len()];
     let number = u16::from_be_bytes([high, low]) % 1000;
     Ok(format!("{}-{}-{number}", word(&FIRST, first), word(&SECOND, second)))
 }
 
-fn random() -> Result<[u8; 16], MlflowError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|_| MlflowError::internal("the system gives no random bytes"))?;
-    Ok(bytes)
+fn no_random_bytes(_: std::io::Error) -> MlflowError {
+    MlflowError::internal("the system gives no random bytes")
 }
