@@ -1,11 +1,11 @@
-//! Webhooks: who is told of changes in the model registry.
+//! Webhooks: addresses to which changes of the model registry are posted.
 
 use crate::{Refusal, UnixMillis, limits};
 
 /// The longest name, in letters.
 const NAME_MAX: usize = 63;
 
-/// What is told of.
+/// A change that a webhook can subscribe to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WebhookEvent {
     /// A registered model was made.
@@ -33,9 +33,9 @@ pub struct Webhook {
     pub url: String,
     /// What it is for.
     pub description: Option<String>,
-    /// What it is told of.
+    /// The events that it is subscribed to.
     pub events: Vec<WebhookEvent>,
-    /// Whether it is told at all.
+    /// Whether it gets messages.
     pub is_active: bool,
     /// When it was made.
     pub created: UnixMillis,
@@ -69,7 +69,7 @@ impl WebhookEvent {
     /// Reads an event, in small or capital letters.
     ///
     /// # Errors
-    /// If it is none that can be told of.
+    /// If it is none that a webhook can subscribe to.
     pub fn parse(entity: &str, action: &str) -> Result<WebhookEvent, Refusal> {
         let is_it = |event: &WebhookEvent| {
             let (known, how) = event.names();
@@ -78,7 +78,7 @@ impl WebhookEvent {
         WebhookEvent::ALL.into_iter().find(is_it).ok_or_else(|| {
             let known = WebhookEvent::ALL.map(|event| format!("{}.{}", event.names().0, event.names().1)).join(", ");
             let event = format!("{}.{}", entity.to_lowercase(), action.to_lowercase());
-            Refusal::invalid(format!("No webhook is told of {event}. Events are {known}."))
+            Refusal::invalid(format!("A webhook can't subscribe to {event}. Events are {known}."))
         })
     }
 }

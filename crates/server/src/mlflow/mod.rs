@@ -56,7 +56,7 @@ pub struct Tracking {
     pub registry: Registry,
     /// The runs of jobs.
     pub job_runs: JobRuns,
-    /// Who is told of changes in the registry.
+    /// Posts changes of the registry to webhooks.
     pub webhooks: Webhooks,
     /// How long the ranks of attempts may track.
     pub(super) rank_access: RankAccess,

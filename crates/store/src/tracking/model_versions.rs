@@ -169,7 +169,7 @@ impl Writing<'_> {
             "name": made.name, "version": version.to_string(), "source": made.source, "run_id": made.run,
             "tags": as_object(&made.tags), "description": made.description.as_ref().filter(|text| !text.is_empty()),
         });
-        self.tell(WebhookEvent::ModelVersionCreated, &data.to_string())?;
+        self.queue_messages(WebhookEvent::ModelVersionCreated, &data.to_string())?;
         Ok(made)
     }
 
@@ -247,7 +247,7 @@ impl Writing<'_> {
         let (id, _) = self.reading().version_row(name, version)?;
         self.set_entry(Table::ModelVersionTag, id, tag)?;
         let data = json!({"name": name, "version": version.to_string(), "key": tag.key, "value": tag.value});
-        self.tell(WebhookEvent::ModelVersionTagSet, &data.to_string())
+        self.queue_messages(WebhookEvent::ModelVersionTagSet, &data.to_string())
     }
 
     /// Removes a tag of a version, if it has it.
@@ -258,7 +258,7 @@ impl Writing<'_> {
         let (id, _) = self.reading().version_row(name, version)?;
         self.remove_entry(Table::ModelVersionTag, id, key)?;
         let data = json!({"name": name, "version": version.to_string(), "key": key});
-        self.tell(WebhookEvent::ModelVersionTagDeleted, &data.to_string())
+        self.queue_messages(WebhookEvent::ModelVersionTagDeleted, &data.to_string())
     }
 }
 

@@ -124,7 +124,7 @@ impl Writing<'_> {
         let row = self.0.last_insert_rowid();
         tags.iter().try_for_each(|tag| self.set_entry(Table::RegisteredModelTag, row, tag))?;
         let data = json!({"name": name, "tags": as_object(tags), "description": description});
-        self.tell(WebhookEvent::RegisteredModelCreated, &data.to_string())?;
+        self.queue_messages(WebhookEvent::RegisteredModelCreated, &data.to_string())?;
         self.reading().whole_registered_model(row)
     }
 
@@ -219,7 +219,7 @@ impl Writing<'_> {
         let sql = "INSERT OR REPLACE INTO alias (model, alias, version) VALUES (?1, ?2, ?3)";
         self.0.execute(sql, params![row, alias, version])?;
         let data = json!({"name": name, "alias": alias, "version": version.to_string()});
-        self.tell(WebhookEvent::ModelVersionAliasCreated, &data.to_string())
+        self.queue_messages(WebhookEvent::ModelVersionAliasCreated, &data.to_string())
     }
 
     /// Removes an alias, if there is one.
@@ -230,7 +230,7 @@ impl Writing<'_> {
         let row = self.reading().registered_row(name)?;
         self.0.execute("DELETE FROM alias WHERE model = ?1 AND alias = ?2", params![row, alias])?;
         let data = json!({"name": name, "alias": alias});
-        self.tell(WebhookEvent::ModelVersionAliasDeleted, &data.to_string())
+        self.queue_messages(WebhookEvent::ModelVersionAliasDeleted, &data.to_string())
     }
 
     /// Notes that a version of a registered model changed.

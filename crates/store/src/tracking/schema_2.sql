@@ -51,7 +51,7 @@ CREATE TABLE webhook_event (
     webhook INTEGER NOT NULL, entity TEXT NOT NULL, action TEXT NOT NULL, PRIMARY KEY (webhook, entity, action)
 ) STRICT, WITHOUT ROWID;
 
--- Messages that are to be posted, in the order of the changes that they tell of; written with these.
+-- Messages that are to be posted, in the order of their changes, and written with them.
 CREATE TABLE webhook_delivery (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     webhook INTEGER NOT NULL,

@@ -394,7 +394,7 @@ fn production_waits_for_a_verified_checkpoint_by_whichever_way_it_is_asked_for()
 }
 
 #[test]
-fn a_hold_is_needed_until_the_last_version_of_its_checkpoint_is_deleted() {
+fn a_pin_is_needed_until_the_last_version_of_its_checkpoint_is_deleted() {
     let (_folder, service) = fresh();
     let handle = service.handle();
     let pin = PinRow { folder: "/runs/a".into(), content_hash: checkpoint(20).content_hash };

@@ -1,6 +1,6 @@
 //! Webhooks, and the messages that wait for them.
 //!
-//! A message is written with the change that it tells of, and removed once it was posted: a crash loses none, and may have one
+//! A message is written in the transaction of its change, and removed once it was posted: a crash loses none, and may have one
 //! posted twice. Each webhook's messages are posted in their order.
 
 use gangline_tracking::{Refusal, UnixMillis, Webhook, WebhookEvent, check_webhook_name, check_webhook_url, limits};
@@ -28,11 +28,11 @@ pub struct WebhookChange {
     pub url: Option<String>,
     /// What it is for; empty for nothing.
     pub description: Option<String>,
-    /// What it is told of.
+    /// The events that it is subscribed to.
     pub events: Option<Vec<WebhookEvent>>,
     /// What messages are signed with; empty for nothing.
     pub secret: Option<String>,
-    /// Whether it is told at all.
+    /// Whether it gets messages.
     pub is_active: Option<bool>,
 }
 
@@ -45,9 +45,9 @@ pub struct Delivery {
     pub url: String,
     /// What it is signed with.
     pub secret: Option<String>,
-    /// What it tells of.
+    /// The event.
     pub event: WebhookEvent,
-    /// What is told: JSON.
+    /// The event's data: JSON.
     pub data: String,
     /// How often it was tried.
     pub tries: u32,
@@ -209,8 +209,9 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Writes a message, JSON, for each webhook that is told of an event. One for which too many wait gets none.
-    pub(super) fn tell(&self, event: WebhookEvent, data: &str) -> Result<(), Failure> {
+    /// Queues a message with this data, JSON, for each active webhook that is subscribed to an event. A webhook for which too many
+    /// messages wait gets none.
+    pub(super) fn queue_messages(&self, event: WebhookEvent, data: &str) -> Result<(), Failure> {
         let (entity, action) = event.names();
         let sql = "INSERT INTO webhook_delivery (webhook, entity, action, data, tries, due)
                    SELECT w.id, ?1, ?2, ?3, 0, 0 FROM webhook w JOIN webhook_event e ON e.webhook = w.id
