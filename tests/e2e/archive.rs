@@ -1,72 +1,19 @@
 //! Checkpoints to S3 and back by the command line, against a real S3 server on a folder (s3s-fs), which may throttle.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
 
 use gangline_storage::{DataType, Options, Step, Store, TensorView};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto::Builder;
-use s3s::auth::SimpleAuth;
-use s3s::service::{S3Service, S3ServiceBuilder};
-use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
-use tokio::sync::Notify;
+use hyper::StatusCode;
 
+use crate::fixtures::s3::Server;
 use crate::fixtures::{gangline, wait_for};
 
-/// One request in so many is answered with 503.
-const THROTTLED_EVERY: usize = 5;
-
-/// The most bytes of a request.
-const REQUEST_BYTES_MAX: usize = 128 << 20;
-
-/// Holds back the next catalog that is put until it is let go, and says what came of it.
-#[derive(Clone, Default)]
-struct Gate {
-    is_armed: Arc<AtomicBool>,
-    has_come: Arc<AtomicBool>,
-    may_go: Arc<Notify>,
-    status: Arc<Mutex<Option<StatusCode>>>,
-}
-
-/// A server with one bucket, and folders beside it. It ends when it is dropped.
-struct Server {
-    folder: TempDir,
-    address: String,
-    gate: Gate,
-    _runtime: Runtime,
-}
-
+/// `gangline checkpoint` with the settings of a server.
 impl Server {
-    fn start() -> Server {
-        let folder = tempfile::tempdir().expect("a folder");
-        let root = folder.path().join("s3");
-        std::fs::create_dir_all(root.join("bucket")).expect("a bucket");
-        let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(&root).expect("a server's folder"));
-        builder.set_auth(SimpleAuth::from_single("key", "secret"));
-        let service = builder.build();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.expect("a runtime");
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
-        let address = format!("http://{}", listener.local_addr().expect("an address"));
-        let gate = Gate::default();
-        runtime.spawn(serve(listener, service, gate.clone()));
-        Server { folder, address, gate, _runtime: runtime }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
     /// Runs `gangline checkpoint`.
     fn run(&self, secret: &str, arguments: &[&str]) -> Output {
         self.command(secret, arguments).output().expect("gangline runs")
@@ -75,8 +22,7 @@ impl Server {
     fn command(&self, secret: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(gangline());
         command.arg("checkpoint").args(arguments).env_clear();
-        command.env("AWS_ENDPOINT_URL", &self.address).env("AWS_REGION", "us-east-1");
-        command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", secret);
+        command.envs(self.settings()).env("AWS_SECRET_ACCESS_KEY", secret);
         command
     }
 
@@ -100,46 +46,6 @@ impl Server {
         let output = self.run("secret", arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("text")
-    }
-}
-
-async fn serve(listener: TcpListener, service: S3Service, gate: Gate) {
-    let requests: &'static AtomicUsize = Box::leak(Box::default());
-    while let Ok((socket, _)) = listener.accept().await {
-        let (service, gate) = (service.clone(), gate.clone());
-        let answer = service_fn(move |request: Request<Incoming>| {
-            let (service, gate) = (service.clone(), gate.clone());
-            async move {
-                let number = requests.fetch_add(1, Ordering::Relaxed);
-                let throttled = || {
-                    let mut response = hyper::Response::new(s3s::Body::empty());
-                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                    response
-                };
-                if number % THROTTLED_EVERY == THROTTLED_EVERY - 1 {
-                    return Ok::<_, Infallible>(throttled());
-                }
-                let mut request = request.map(s3s::Body::from);
-                let is_catalog = request.method() == Method::PUT && request.uri().path().contains("/catalogs/");
-                if !(is_catalog && gate.is_armed.swap(false, Ordering::SeqCst)) {
-                    return Ok(service.call(request).await.unwrap_or_else(|_| throttled()));
-                }
-                let body = request.body_mut().store_all_limited(REQUEST_BYTES_MAX).await.expect("the whole body");
-                *request.body_mut() = s3s::Body::from(body);
-                // It is carried out though whoever sent it is gone by then.
-                let held = tokio::spawn(async move {
-                    gate.has_come.store(true, Ordering::SeqCst);
-                    gate.may_go.notified().await;
-                    let response = service.call(request).await.expect("an answer");
-                    *gate.status.lock().expect("no panic") = Some(response.status());
-                    response
-                });
-                Ok(held.await.unwrap_or_else(|_| throttled()))
-            }
-        });
-        let connection =
-            async move { Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), answer).await };
-        tokio::spawn(connection);
     }
 }
 

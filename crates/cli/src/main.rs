@@ -40,6 +40,7 @@ mod retention;
 mod retry;
 mod run;
 mod runs;
+mod s3;
 mod sbatch;
 mod schedules;
 mod series;

@@ -56,6 +56,8 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("budget", before.budgets != now.budgets),
         ("limits", before.limits != now.limits),
         ("retention", before.retention != now.retention),
+        ("storage", before.storage != now.storage),
+        ("artifacts", before.artifacts != now.artifacts),
         ("smtp", before.smtp != now.smtp),
         ("code", before.snapshot_max != now.snapshot_max),
     ];

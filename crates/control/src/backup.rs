@@ -365,7 +365,7 @@ mod tests {
         let open = |data: &Path| {
             let folder = data.join(TRACKING_FOLDER);
             let service = Service::start(&folder, Options { clock: || NOW }).expect("the folder is writable");
-            let artifacts = ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), service.handle());
+            let artifacts = ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), service.handle(), Default::default());
             artifacts.prepare().expect("the folder is writable");
             (service, artifacts)
         };

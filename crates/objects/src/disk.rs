@@ -69,6 +69,14 @@ impl Disk {
         self.sync_folder(folder)
     }
 
+    /// Publishes a file that was written aside, in the same folder.
+    pub(crate) fn publish_aside(&self, aside: &Path, path: &Path) -> Result<(), DiskError> {
+        let file = File::open(aside).map_err(failed("open", aside))?;
+        self.sync(aside, &file)?;
+        fs::rename(aside, path).map_err(failed("rename to", path))?;
+        path.parent().map_or(Ok(()), |folder| self.sync_folder(folder))
+    }
+
     /// Removes a file; a file that isn't there is no error.
     pub(crate) fn remove_file(&self, path: &Path) -> Result<(), DiskError> {
         match fs::remove_file(path) {

@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -16,13 +17,16 @@ use gangline_base::Timestamp;
 use crate::disk::{ASIDE_PREFIX, Disk};
 use crate::error::DiskError;
 use crate::remote::OBJECTS_MAX;
-use crate::{Fault, Object, Remote, State, Tag};
+use crate::{Fault, Object, Part, Remote, State, Tag};
 
 /// The file that is locked during a conditional change; no object has this name.
 const LOCK: &str = ".lock";
 /// How often the lock is tried, and how long between two tries.
 const LOCK_TRIES: u32 = 500;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Tells apart the uploads of this process.
+static UPLOADS: AtomicU64 = AtomicU64::new(0);
 
 /// A folder as a remote. A key is a path below it of two parts.
 pub struct Folder {
@@ -146,6 +150,36 @@ impl Remote for Folder {
         Ok(Some(tag_of(bytes)))
     }
 
+    /// The upload is a file beside the object.
+    fn begin_parts(&self, key: &str) -> Result<String, Fault> {
+        let path = self.root.join(key);
+        let folder = path.parent().unwrap_or(&self.root);
+        self.disk.create_folder(folder).map_err(lasting)?;
+        let number = UPLOADS.fetch_add(1, Ordering::Relaxed);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let upload = format!("{ASIDE_PREFIX}{name}-{}-{number}", std::process::id());
+        File::create(folder.join(&upload)).map_err(fault)?;
+        Ok(upload)
+    }
+
+    fn put_part(&self, key: &str, part: Part<'_>, bytes: &[u8]) -> Result<Tag, Fault> {
+        let file = OpenOptions::new().write(true).open(self.aside(key, part.upload)).map_err(fault)?;
+        file.write_all_at(bytes, part.offset).map_err(fault)?;
+        Ok(Tag(part.number.to_string()))
+    }
+
+    fn finish_parts(&self, key: &str, upload: &str, _parts: &[Tag]) -> Result<(), Fault> {
+        let aside = self.aside(key, upload);
+        if !aside.exists() {
+            return Err(Fault::Missing);
+        }
+        self.disk.publish_aside(&aside, &self.root.join(key)).map_err(lasting)
+    }
+
+    fn abandon_parts(&self, key: &str, upload: &str) -> Result<(), Fault> {
+        self.disk.remove_file(&self.aside(key, upload)).map_err(lasting)
+    }
+
     fn delete_if(&self, key: &str, may: &dyn Fn() -> bool) -> Result<bool, Fault> {
         // Without locks, only a suspension of this process can come between.
         let _lock = match self.lock() {
@@ -160,6 +194,10 @@ impl Remote for Folder {
 }
 
 impl Folder {
+    fn aside(&self, key: &str, upload: &str) -> PathBuf {
+        self.root.join(key).with_file_name(upload)
+    }
+
     /// Keeps other programs from making conditional changes until it is dropped. The file system releases it
     /// when the process ends; a process that is suspended meanwhile can't be overtaken.
     fn lock(&self) -> Result<File, Fault> {

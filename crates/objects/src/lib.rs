@@ -16,6 +16,7 @@ mod folder;
 #[cfg(feature = "s3")]
 mod http;
 mod link;
+mod parts;
 mod remote;
 mod requests;
 #[cfg(feature = "s3")]
@@ -28,6 +29,7 @@ pub use disk::ASIDE_PREFIX;
 pub use error::{Error, Source};
 pub use folder::{Folder, folder_of, modified};
 pub use link::{Link, Policy, TRIES_MAX};
+pub use parts::Part;
 pub use remote::{Fault, Object, Remote, State, Tag};
 pub use requests::Requests;
 

@@ -35,7 +35,7 @@ struct Short {
 
 /// A remote with retries and a rate limit.
 pub struct Link {
-    remote: Box<dyn Remote>,
+    pub(crate) remote: Box<dyn Remote>,
     policy: Policy,
     /// When the bytes transferred so far are paid for, at the permitted rate.
     paid_until: Mutex<Option<Instant>>,
@@ -213,7 +213,12 @@ impl Link {
         self.remote.requests()
     }
 
-    fn persist<T>(&self, act: &'static str, key: &str, attempt: impl Fn() -> Result<T, Fault>) -> Result<T, Error> {
+    pub(crate) fn persist<T>(
+        &self,
+        act: &'static str,
+        key: &str,
+        attempt: impl Fn() -> Result<T, Fault>,
+    ) -> Result<T, Error> {
         let mut pause = self.policy.first_pause;
         let mut tries = 1;
         loop {
@@ -233,7 +238,7 @@ impl Link {
     }
 
     /// Waits until so many bytes may be moved. The limit holds on average over many objects.
-    fn pay(&self, bytes: u64) {
+    pub(crate) fn pay(&self, bytes: u64) {
         let Some(rate) = self.policy.bytes_per_second_max else { return };
         let now = Instant::now();
         let begin = {

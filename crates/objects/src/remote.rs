@@ -1,11 +1,12 @@
 //! A place that holds objects, seen as single requests on named objects.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use gangline_base::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Requests, Source};
+use crate::{Part, Requests, Source};
 
 /// The most objects of a listing.
 pub(crate) const OBJECTS_MAX: usize = 4_000_000;
@@ -52,10 +53,34 @@ pub trait Remote: Send + Sync {
     /// Deletes an object if `may` returns true, and only within a short time after it did. Returns whether it
     /// did.
     fn delete_if(&self, key: &str, may: &dyn Fn() -> bool) -> Result<bool, Fault>;
+    /// Begins to put an object in parts, and names the upload. Like all of this group, [`Fault::Unable`] by default.
+    fn begin_parts(&self, _key: &str) -> Result<String, Fault> {
+        Err(no_parts())
+    }
+    /// Puts a part; one that was put before is replaced.
+    fn put_part(&self, _key: &str, _part: Part<'_>, _bytes: &[u8]) -> Result<Tag, Fault> {
+        Err(no_parts())
+    }
+    /// Makes the object of its parts, atomically. [`Fault::Missing`] if there is no such upload, as after it was made.
+    fn finish_parts(&self, _key: &str, _upload: &str, _parts: &[Tag]) -> Result<(), Fault> {
+        Err(no_parts())
+    }
+    /// Removes the parts of an object that won't be made.
+    fn abandon_parts(&self, _key: &str, _upload: &str) -> Result<(), Fault> {
+        Err(no_parts())
+    }
+    /// Returns an address at which anybody can read the object until the time is over; [`Fault::Unable`] by default.
+    fn signed_url(&self, _key: &str, _lifetime: Duration) -> Result<String, Fault> {
+        Err(Fault::Unable("it has no signed addresses".into()))
+    }
     /// Returns the billed requests sent so far; none by default.
     fn requests(&self) -> Requests {
         Requests::default()
     }
+}
+
+fn no_parts() -> Fault {
+    Fault::Unable("it takes no objects in parts".into())
 }
 
 /// Identifies one state of an object.

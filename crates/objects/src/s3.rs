@@ -18,6 +18,7 @@ use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
+use object_store::multipart::{MultipartStore as _, PartId};
 use object_store::path::Path;
 use object_store::signer::Signer as _;
 use object_store::{
@@ -29,7 +30,7 @@ use tokio::runtime::Runtime;
 
 use crate::remote::OBJECTS_MAX;
 use crate::requests::{Kind, Meter};
-use crate::{Error, Fault, Object, Remote, Requests, Source, State, Tag, aws};
+use crate::{Error, Fault, Object, Part, Remote, Requests, Source, State, Tag, aws};
 
 /// The longest that one request may take: 64 MiB at less than 2 Mbit/s are given up, and tried again.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(300);
@@ -41,7 +42,8 @@ const SIGNATURE_TIME: Duration = Duration::from_secs(60);
 
 /// A bucket, and a prefix in it.
 pub(crate) struct Bucket {
-    runtime: Runtime,
+    /// None only while this is dropped.
+    runtime: Option<Runtime>,
     store: AmazonS3,
     /// Sends requests whose signature expires.
     client: Option<reqwest::Client>,
@@ -81,13 +83,24 @@ impl Bucket {
         let prefix = Path::parse(prefix.trim_end_matches('/')).map_err(|error| refused(error.to_string()))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| refused(format!("its runtime can't be started: {error}")))?;
-        Ok(Bucket { runtime, store, client: plain_client(settings), prefix, meter })
+        Ok(Bucket { runtime: Some(runtime), store, client: plain_client(settings), prefix, meter })
+    }
+
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.as_ref().expect("it is there until the drop").block_on(future)
     }
 
     fn path(&self, key: &str) -> Path {
         // A prefix of nothing is no part.
         let parts = self.prefix.parts().map(|part| part.as_ref().to_owned()).collect::<Vec<_>>();
         Path::from_iter(parts.into_iter().chain(key.split('/').filter(|part| !part.is_empty()).map(str::to_owned)))
+    }
+}
+
+impl Drop for Bucket {
+    /// Waits for nothing: a runtime that is dropped within another one would.
+    fn drop(&mut self) {
+        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
 
@@ -127,14 +140,14 @@ fn no_bucket(text: &str) -> Fault {
 impl Remote for Bucket {
     fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Fault> {
         let payload = PutPayload::from(bytes.to_vec());
-        self.runtime.block_on(self.store.put(&self.path(key), payload)).map(drop).map_err(bucket_fault)
+        self.block_on(self.store.put(&self.path(key), payload)).map(drop).map_err(bucket_fault)
     }
 
     fn get(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, Fault> {
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        let bytes = self.runtime.block_on(self.store.get_range(&self.path(key), range)).map_err(fault)?;
+        let bytes = self.block_on(self.store.get_range(&self.path(key), range)).map_err(fault)?;
         Ok(bytes.to_vec())
     }
 
@@ -143,7 +156,7 @@ impl Remote for Bucket {
             return Ok(Vec::new());
         }
         let options = GetOptions { if_match: Some(mark.0.clone()), range: Some(range.into()), ..GetOptions::default() };
-        self.runtime.block_on(async {
+        self.block_on(async {
             let answer = match self.store.get_opts(&self.path(key), options).await {
                 Err(object_store::Error::Precondition { .. }) => return Err(Fault::Changed),
                 answer => answer.map_err(fault)?,
@@ -159,7 +172,7 @@ impl Remote for Bucket {
     fn list(&self, prefix: &str) -> Result<Vec<Object>, Fault> {
         let within = self.path(prefix);
         let mut objects = Vec::new();
-        self.runtime.block_on(async {
+        self.block_on(async {
             let mut listing = self.store.list(Some(&within));
             while let Some(found) = listing.try_next().await.map_err(bucket_fault)? {
                 if objects.len() == OBJECTS_MAX {
@@ -181,14 +194,14 @@ impl Remote for Bucket {
     }
 
     fn delete(&self, key: &str) -> Result<(), Fault> {
-        match self.runtime.block_on(self.store.delete(&self.path(key))) {
+        match self.block_on(self.store.delete(&self.path(key))) {
             Err(object_store::Error::NotFound { .. }) => Ok(()),
             deleted => deleted.map_err(fault),
         }
     }
 
     fn state(&self, key: &str) -> Result<Option<State>, Fault> {
-        match self.runtime.block_on(self.store.head(&self.path(key))) {
+        match self.block_on(self.store.head(&self.path(key))) {
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(fault(error)),
             Ok(ObjectMeta { e_tag, size, .. }) => Ok(Some(State { tag: Tag(e_tag.ok_or_else(no_tag)?), bytes: size })),
@@ -201,7 +214,7 @@ impl Remote for Bucket {
             PutMode::Update(UpdateVersion { e_tag: Some(tag.0.clone()), version: None })
         });
         let payload = PutPayload::from(bytes.to_vec());
-        match self.runtime.block_on(self.store.put_opts(&self.path(key), payload, mode.into())) {
+        match self.block_on(self.store.put_opts(&self.path(key), payload, mode.into())) {
             Ok(put) => Ok(Some(Tag(put.e_tag.ok_or_else(no_tag)?))),
             Err(E::AlreadyExists { .. } | E::Precondition { .. } | E::NotModified { .. }) => Ok(None),
             Err(error) if is_unknown(&error) => Err(Fault::Unable(error.to_string().into())),
@@ -209,10 +222,37 @@ impl Remote for Bucket {
         }
     }
 
+    fn begin_parts(&self, key: &str) -> Result<String, Fault> {
+        self.block_on(self.store.create_multipart(&self.path(key))).map_err(bucket_fault)
+    }
+
+    fn put_part(&self, key: &str, part: Part<'_>, bytes: &[u8]) -> Result<Tag, Fault> {
+        let (path, upload) = (self.path(key), part.upload.to_owned());
+        let payload = PutPayload::from(bytes.to_vec());
+        let put = self.block_on(self.store.put_part(&path, &upload, part.number, payload));
+        Ok(Tag(put.map_err(fault)?.content_id))
+    }
+
+    fn finish_parts(&self, key: &str, upload: &str, parts: &[Tag]) -> Result<(), Fault> {
+        let parts = parts.iter().map(|tag| PartId { content_id: tag.0.clone() }).collect();
+        let (path, upload) = (self.path(key), upload.to_owned());
+        self.block_on(self.store.complete_multipart(&path, &upload, parts)).map(drop).map_err(fault)
+    }
+
+    fn abandon_parts(&self, key: &str, upload: &str) -> Result<(), Fault> {
+        let (path, upload) = (self.path(key), upload.to_owned());
+        self.block_on(self.store.abort_multipart(&path, &upload)).map_err(fault)
+    }
+
+    fn signed_url(&self, key: &str, lifetime: Duration) -> Result<String, Fault> {
+        let signed = self.block_on(self.store.signed_url(Method::GET, &self.path(key), lifetime));
+        Ok(signed.map_err(fault)?.to_string())
+    }
+
     fn delete_if(&self, key: &str, may: &dyn Fn() -> bool) -> Result<bool, Fault> {
         let path = self.path(key);
         let signed = self.store.signed_url(Method::DELETE, &path, SIGNATURE_TIME);
-        let url = self.client.as_ref().and_then(|_| self.runtime.block_on(signed).ok());
+        let url = self.client.as_ref().and_then(|_| self.block_on(signed).ok());
         let signed_at = Instant::now();
         if !may() {
             return Ok(false);
@@ -220,7 +260,7 @@ impl Remote for Bucket {
         let (Some(url), Some(client)) = (url, &self.client) else { return self.delete(key).map(|()| true) };
         self.meter.count(Kind::Delete);
         // The client needs the runtime from its first step on.
-        let sent = self.runtime.block_on(async { client.delete(url).send().await });
+        let sent = self.block_on(async { client.delete(url).send().await });
         // An address that is signed must not be shown.
         let status = sent.map_err(|error| Fault::Passing(error.without_url().into()))?.status();
         let said = || -> Source { format!("the server said {status}").into() };
@@ -285,6 +325,8 @@ fn billed_kind(request: &HttpRequest) -> Option<Kind> {
         "GET" => Some(Kind::Get),
         "HEAD" => Some(Kind::Head),
         "DELETE" => Some(Kind::Delete),
+        // The beginning and the end of an upload in parts.
+        "POST" if query.contains("upload") => Some(Kind::Put),
         "POST" if query.starts_with("delete") => Some(Kind::Delete),
         _ => None,
     }

@@ -26,6 +26,7 @@
 //! rack_gbps = 400
 //! ```
 
+mod artifacts;
 mod budgets;
 mod code;
 mod fabric;
@@ -42,6 +43,7 @@ mod storage;
 mod suspicion;
 mod tls;
 
+pub use artifacts::Artifacts;
 pub use budgets::{Budget, BudgetOf};
 pub use prices::{Prices, agree_on_prices};
 pub use retention::{MetricRetention, Retention};
@@ -116,6 +118,8 @@ pub struct Config {
     pub retention: Retention,
     /// What stored data costs.
     pub storage: Storage,
+    /// Where the contents of artifacts are kept.
+    pub artifacts: Artifacts,
     /// The server by which notices are mailed; `None` if there is none.
     pub smtp: Option<Smtp>,
     /// The largest copy of a job's code.
@@ -202,6 +206,12 @@ pub enum ConfigError {
         /// The defect.
         message: String,
     },
+    /// The place of artifacts is invalid.
+    #[error("artifacts: {message}")]
+    Artifacts {
+        /// The defect.
+        message: String,
+    },
     /// The mail server is invalid.
     #[error("smtp: {message}")]
     Smtp {
@@ -265,6 +275,8 @@ struct FileV1 {
     retention: retention::RetentionV1,
     #[serde(default)]
     storage: storage::StorageV1,
+    #[serde(default)]
+    artifacts: artifacts::ArtifactsV1,
     smtp: Option<smtp::SmtpV1>,
     #[serde(default)]
     code: code::CodeV1,
@@ -329,6 +341,7 @@ impl Config {
         let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
         let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
         let storage = file.storage.read().map_err(|message| ConfigError::Storage { message })?;
+        let artifacts = file.artifacts.read().map_err(|message| ConfigError::Artifacts { message })?;
         let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
         let smtp = smtp.map_err(|message| ConfigError::Smtp { message })?;
         let snapshot_max = file.code.read().map_err(|message| ConfigError::Code { message })?;
@@ -349,6 +362,7 @@ impl Config {
             limits,
             retention,
             storage,
+            artifacts,
             smtp,
             snapshot_max,
         })

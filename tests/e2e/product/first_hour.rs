@@ -115,7 +115,7 @@ fn the_function_in_which_a_python_rank_hangs_is_in_its_stacks() {
         print('training', flush=True)\n\
         reduces_the_gradients()\n";
     std::fs::write(product.path("hangs.py"), script).expect("a script");
-    let id = product.submit("name: hangs\nrun: python3 hangs.py\nrecovery: {max_faults: 0, hang_timeout: 1s}\n");
+    let id = product.submit("name: hangs\nrun: python3 hangs.py\nrecovery: {max_faults: 0, hang_timeout: 3s}\n");
     product.wait_state(&id, "failed");
     let stacks = product.run(&["logs", &id, "--stacks"]).stdout;
     assert!(stacks.contains("hangs.py\", line 3 in reduces_the_gradients"), "{stacks}");

@@ -1,5 +1,6 @@
 //! The whole product: control plane, supervisors, ranks and command line as a user has them.
 
+mod artifacts;
 mod bad_input;
 mod commands;
 mod containers;

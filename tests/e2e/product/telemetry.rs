@@ -194,7 +194,7 @@ fn slow_jobs_are_explained_and_alerts_reach_whom_they_should() {
         "every = '500ms'\noff = ['disk_nearly_full']\n[[receiver]]\nname='hook'\nwebhook='{url}'\n\
          [[receiver]]\nname='post'\nemail='me@example.org'\nseverity='critical'\n[[receiver]]\nname='gone'\nslack='http://{closed}/secret'\n{}\
          [[rule]]\nname='hot'\nmetric='heat'\nabove=10\nclear=5\nseverity='critical'\n\
-         [[rule]]\nname='data_stall'\nsignal='data_stall'\nabove=0.05\n",
+         [[rule]]\nname='data_stall'\nsignal='data_stall'\nabove=0.4\n",
         alertmanager.as_ref().map(of_manager).unwrap_or_default()
     );
     std::fs::create_dir_all(product.data()).expect("a folder");

@@ -23,7 +23,7 @@ const EDGES: [(&str, &[&str]); 20] = [
     ("crates/execution", &["base", "accounting", "diagnosis", "storage", "telemetry"]),
     ("crates/telemetry", &["base"]),
     ("crates/tracking", &["base"]),
-    ("crates/store", &["base", "accounting", "orchestration", "tracking"]),
+    ("crates/store", &["base", "accounting", "orchestration", "tracking", "objects"]),
     (
         "crates/control",
         &["base", "api", "accounting", "orchestration", "specs", "storage", "execution", "store", "tracking"],

@@ -1,6 +1,5 @@
 //! `checkpoint push` and `pull`, and what `list` and `verify` show of an archive. Needs no control plane.
 
-use std::collections::BTreeMap;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +11,7 @@ use gangline_storage::{CheckpointInfo, Latest, Store};
 
 use crate::checkpoint::{Row, failed, notes, open};
 use crate::failure::Failure;
-use crate::{Global, output};
+use crate::{Global, output, s3};
 
 /// A megabit a second in bytes a second.
 const MEGABIT: u64 = 125_000;
@@ -95,13 +94,9 @@ pub(crate) fn is_archive(place: &str) -> bool {
 
 pub(crate) fn reach(address: &str, reach: &Reach) -> Result<Archive, Failure> {
     let rate = reach.limit_mbps.and_then(|limit| NonZeroU64::new(limit.get().saturating_mul(MEGABIT)));
-    // Other variables may hold bytes that aren't text.
-    let texts =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let s3: BTreeMap<String, String> = texts.filter(|(name, _)| name.starts_with("AWS_") || name == "HOME").collect();
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let key = reach.key.read()?;
-    let options = Options { bytes_per_second_max: rate, s3, threads, key, ..Options::default() };
+    let options = Options { bytes_per_second_max: rate, s3: s3::settings(), threads, key, ..Options::default() };
     Archive::open(address, &options).map_err(|error| refused(&error))
 }
 

@@ -1,6 +1,5 @@
 //! `gangline data warm` and `gangline data cache`: remote datasets on this node, fetched once for all programs.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,7 @@ use serde_json::json;
 
 use super::{failure, progress};
 use crate::failure::Failure;
-use crate::output;
+use crate::{output, s3};
 
 /// Where the cache is, and what it may take.
 #[derive(Args)]
@@ -49,13 +48,8 @@ impl Where {
         let root = self.cache.clone().or_else(default_root).ok_or_else(|| {
             Failure::local("failed to find a folder for the cache: HOME is not set", "say it with --cache")
         })?;
-        // Other variables may hold bytes that aren't text.
-        let texts =
-            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        let settings: BTreeMap<String, String> =
-            texts.filter(|(name, _)| name.starts_with("AWS_") || name == "HOME").collect();
         let threads = NonZeroU32::new(connections).unwrap_or(NonZeroU32::MIN);
-        let options = CacheOptions { root, bytes_max: self.cache_limit, settings, threads };
+        let options = CacheOptions { root, bytes_max: self.cache_limit, settings: s3::settings(), threads };
         Cache::open(options).map_err(|error| failure(&error))
     }
 }

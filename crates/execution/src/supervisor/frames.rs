@@ -28,9 +28,9 @@ const PYTHON_PATH: &str = "PYTHONPATH";
 /// Linux never sends it by itself; the hook knows its number.
 const SIGNAL: Signal = Signal::STKFLT;
 /// How long a process may take to begin its answer.
-const ANSWER_MAX: Duration = Duration::from_secs(1);
+const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// An answer that hasn't grown for so long is complete.
-const SETTLED: Duration = Duration::from_millis(100);
+const SETTLED: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Most bytes of an answer that are read, and most open files of a process that are looked at.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;

@@ -1,13 +1,11 @@
-//! Artifacts, which clients send and fetch through the control plane. They are streamed, so their size has its own limit and
+//! Artifacts, which clients send through the control plane and [fetch](super::downloads). They are streamed, so their size has its own limit and
 //! their time none but that something has to arrive.
 
-use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Path, RawQuery, Request, State};
-use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -17,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::answer::MlflowError;
-use super::{Tracking, names, no_endpoint, wire};
+use super::{Tracking, downloads, names, no_endpoint, wire};
 use crate::App;
 use crate::crowd::Admission;
 
@@ -25,20 +23,18 @@ use crate::crowd::Admission;
 const SCHEME: &str = "mlflow-artifacts:/";
 /// The largest artifact, in bytes.
 const ARTIFACT_BYTES_MAX: u64 = 1 << 40;
-/// The longest wait for the next bytes of an upload, or for a reader to take them.
+/// The longest wait for the next bytes of an upload.
 const STALLED_MAX: Duration = Duration::from_secs(60);
-/// Bytes read from a file at once.
-const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait between the network and the disk.
-const PIECES_WAITING: usize = 4;
+pub(super) const PIECES_WAITING: usize = 4;
 
 /// The paths below `/api/2.0/mlflow-artifacts`.
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/artifacts", get(list))
-        .route("/artifacts/{*path}", get(download).put(upload).delete(remove))
+        .route("/artifacts/{*path}", get(downloads::download).put(upload).delete(remove))
         .route("/mpu/{*rest}", post(no_endpoint))
-        .route("/presigned/{*rest}", get(no_endpoint))
+        .route("/presigned/{*path}", get(downloads::sign))
         .fallback(no_endpoint)
 }
 
@@ -74,7 +70,7 @@ async fn list(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<
 }
 
 /// Runs something on a thread where blocking is allowed.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     app: &Arc<App>,
     call: impl FnOnce(&Tracking) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, MlflowError> {
@@ -145,73 +141,5 @@ async fn receive(
             // The writer says why it ended.
             return Ok(());
         }
-    }
-}
-
-async fn download(
-    State(app): State<Arc<App>>,
-    Path(path): Path<String>,
-    request: Request,
-) -> Result<Response, MlflowError> {
-    let admission = request.extensions().get::<Arc<Admission>>().cloned();
-    let name = path.rsplit('/').next().unwrap_or_default().replace(['"', '\\'], "_");
-    let (file, stored) = blocking(&app, move |tracking| tracking.artifacts.read(&path)).await?;
-    let (pieces, waiting) = mpsc::channel(PIECES_WAITING);
-    tokio::task::spawn_blocking(move || read(file, &pieces));
-    let body = Body::new(Outgoing { waiting, admission, bytes: stored.bytes });
-    let headers = [
-        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
-        (header::CONTENT_LENGTH, stored.bytes.to_string()),
-        (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
-        // Nothing that a client uploaded runs as a page of this control plane.
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
-        (header::ETAG, format!("\"{}\"", stored.digest)),
-    ];
-    Ok((StatusCode::OK, headers, body).into_response())
-}
-
-/// Sends a file's contents until it ends or nobody takes them.
-fn read(mut file: std::fs::File, pieces: &mpsc::Sender<std::io::Result<Bytes>>) {
-    let mut piece = vec![0; PIECE_BYTES];
-    loop {
-        let sent = match file.read(&mut piece) {
-            Ok(0) => return,
-            Ok(length) => Ok(Bytes::copy_from_slice(&piece[..length])),
-            Err(error) => Err(error),
-        };
-        let is_last = sent.is_err();
-        if pieces.blocking_send(sent).is_err() || is_last {
-            return;
-        }
-    }
-}
-
-/// The body of a download.
-struct Outgoing {
-    waiting: mpsc::Receiver<std::io::Result<Bytes>>,
-    admission: Option<Arc<Admission>>,
-    bytes: u64,
-}
-
-impl HttpBody for Outgoing {
-    type Data = Bytes;
-    type Error = std::io::Error;
-
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, std::io::Error>>> {
-        self.waiting.poll_recv(context).map(|piece| {
-            match &piece {
-                // Bytes that leave show that the connection is needed.
-                Some(_) => self.admission.iter().for_each(|admission| admission.prove()),
-                None => self.admission.iter().for_each(|admission| admission.rest()),
-            }
-            piece.map(|piece| piece.map(http_body::Frame::data))
-        })
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        http_body::SizeHint::with_exact(self.bytes)
     }
 }

@@ -7,6 +7,7 @@
 
 mod answer;
 mod artifacts;
+mod downloads;
 mod experiments;
 mod fields;
 mod logged_models;
@@ -147,13 +148,13 @@ async fn serve<T: Serialize + Send + 'static>(
 }
 
 /// Says what clients ask before they choose a way; without authentication, as with MLflow.
-async fn server_info() -> Json<Value> {
+async fn server_info(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({
         "store_type": "SqlStore",
         "workspaces_enabled": false,
         "trace_archival_enabled": false,
         "multipart_uploads_enabled": false,
-        "multipart_downloads_enabled": false,
+        "multipart_downloads_enabled": app.tracking.artifacts.is_direct(),
         "presigned_upload_run_id_supported": false,
         "presigned_upload_model_id_supported": false,
         "features_enabled": {"gateway": false},

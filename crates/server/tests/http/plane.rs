@@ -209,7 +209,7 @@ impl Plane {
         let tracking_folder = folder.path().join("tracking");
         let tracking = gangline_store::tracking::Service::start(&tracking_folder, tracking::Options { clock });
         let tracking = tracking.expect("the folder is writable");
-        let artifacts = ArtifactStore::of(tracking_folder.join("artifacts"), tracking.handle());
+        let artifacts = ArtifactStore::of(tracking_folder.join("artifacts"), tracking.handle(), Default::default());
         artifacts.prepare().expect("the folder is writable");
         let app = App {
             handle: service.handle(),

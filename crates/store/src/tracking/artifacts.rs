@@ -10,12 +10,14 @@ use super::{Failure, Reading, Writing};
 const LISTED_MAX: usize = 10_000;
 
 /// An artifact's contents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredArtifact {
-    /// The digest, which names the file.
+    /// The digest, which names the file or object.
     pub digest: Digest,
     /// The size in bytes.
     pub bytes: u64,
+    /// The address of the place with the object; none if the contents are a file in the data folder.
+    pub place: Option<String>,
 }
 
 /// An entry of a folder.
@@ -28,13 +30,21 @@ pub struct ArtifactEntry {
 }
 
 impl Reading<'_> {
+    /// Returns the name of this database, which no other has but its copies.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn installation(&self) -> Result<String, Failure> {
+        Ok(self.0.prepare_cached("SELECT id FROM installation")?.query_row([], |row| row.get(0))?)
+    }
+
     /// Returns an artifact's contents.
     ///
     /// # Errors
     /// If there is none.
     pub fn artifact(&self, path: &str) -> Result<StoredArtifact, Failure> {
         limits::check_artifact_path(path)?;
-        let sql = "SELECT digest, bytes FROM artifact WHERE path = ?1";
+        let sql = "SELECT digest, bytes, place FROM artifact WHERE path = ?1";
         let found = self.0.prepare_cached(sql)?.query_row([path], stored).optional()?;
         found.ok_or_else(|| Refusal::missing(format!("No such artifact: '{path}'")).into())
     }
@@ -88,39 +98,43 @@ fn next<T>(
 }
 
 impl Writing<'_> {
-    /// Keeps an artifact in place of one that had its path. Returns the digest of contents that no artifact has any more.
+    /// Keeps an artifact in place of one that had its path. Returns contents that no artifact has any more.
     ///
     /// # Errors
     /// If the path leads elsewhere, or passes through another artifact.
-    pub fn put_artifact(&self, path: &str, stored: StoredArtifact, now: UnixMillis) -> Result<Option<Digest>, Failure> {
+    pub fn put_artifact(
+        &self,
+        path: &str,
+        stored: &StoredArtifact,
+        now: UnixMillis,
+    ) -> Result<Option<StoredArtifact>, Failure> {
         limits::check_artifact_path(path)?;
         self.refuse_in_the_way(path)?;
-        let before = self.digest_of(path)?;
-        let sql = "INSERT OR REPLACE INTO artifact (path, digest, bytes, stored) VALUES (?1, ?2, ?3, ?4)";
+        let before = self.contents_of(path)?;
+        let sql = "INSERT OR REPLACE INTO artifact (path, digest, bytes, stored, place) VALUES (?1, ?2, ?3, ?4, ?5)";
         let bytes = i64::try_from(stored.bytes).unwrap_or(i64::MAX);
-        self.0.prepare_cached(sql)?.execute(params![path, stored.digest.0.as_slice(), bytes, now.0])?;
-        self.unused(before)
+        self.0.prepare_cached(sql)?.execute(params![path, stored.digest.0.as_slice(), bytes, now.0, stored.place])?;
+        before.map_or(Ok(None), |before| self.unused(before))
     }
 
-    /// Removes an artifact, or all that lie in a folder. Returns the digests of contents that no artifact has any more.
+    /// Removes an artifact, or all that lie in a folder. Returns contents that no artifact has any more.
     ///
     /// # Errors
     /// If the path leads elsewhere, or nothing is there.
-    pub fn remove_artifacts(&self, path: &str) -> Result<Vec<Digest>, Failure> {
+    pub fn remove_artifacts(&self, path: &str) -> Result<Vec<StoredArtifact>, Failure> {
         limits::check_artifact_path(path)?;
         let (folder, end) = (format!("{path}/"), format!("{path}0"));
-        let sql = "DELETE FROM artifact WHERE path = ?1 OR (path > ?2 AND path < ?3) RETURNING digest, bytes";
+        let sql = "DELETE FROM artifact WHERE path = ?1 OR (path > ?2 AND path < ?3) RETURNING digest, bytes, place";
         let mut statement = self.0.prepare_cached(sql)?;
-        let removed: Vec<StoredArtifact> =
+        let mut removed: Vec<StoredArtifact> =
             statement.query_map(params![path, folder, end], stored)?.collect::<Result<_, _>>()?;
         if removed.is_empty() {
             return Err(Refusal::missing(format!("No such artifact: '{path}'")).into());
         }
-        let mut digests: Vec<Digest> = removed.into_iter().map(|stored| stored.digest).collect();
-        digests.sort_unstable();
-        digests.dedup();
-        let unused: Result<Vec<Option<Digest>>, Failure> =
-            digests.into_iter().map(|digest| self.unused(Some(digest))).collect();
+        removed.sort_unstable_by(|one, other| (one.digest, &one.place).cmp(&(other.digest, &other.place)));
+        removed.dedup();
+        let unused: Result<Vec<Option<StoredArtifact>>, Failure> =
+            removed.into_iter().map(|stored| self.unused(stored)).collect();
         Ok(unused?.into_iter().flatten().collect())
     }
 
@@ -128,7 +142,7 @@ impl Writing<'_> {
     fn refuse_in_the_way(&self, path: &str) -> Result<(), Failure> {
         let ends = path.match_indices('/').map(|(end, _)| &path[..end]);
         for folder in ends {
-            if self.digest_of(folder)?.is_some() {
+            if self.contents_of(folder)?.is_some() {
                 return Err(Refusal::invalid(format!("'{folder}' is an artifact, so nothing can lie in it")).into());
             }
         }
@@ -140,20 +154,21 @@ impl Writing<'_> {
         }
     }
 
-    fn digest_of(&self, path: &str) -> Result<Option<Digest>, Failure> {
-        let sql = "SELECT digest, bytes FROM artifact WHERE path = ?1";
-        Ok(self.0.prepare_cached(sql)?.query_row([path], stored).optional()?.map(|stored| stored.digest))
+    fn contents_of(&self, path: &str) -> Result<Option<StoredArtifact>, Failure> {
+        let sql = "SELECT digest, bytes, place FROM artifact WHERE path = ?1";
+        Ok(self.0.prepare_cached(sql)?.query_row([path], stored).optional()?)
     }
 
-    fn unused(&self, digest: Option<Digest>) -> Result<Option<Digest>, Failure> {
-        let Some(digest) = digest else { return Ok(None) };
-        let sql = "SELECT 1 FROM artifact WHERE digest = ?1 LIMIT 1";
-        let user = self.0.prepare_cached(sql)?.query_row([digest.0.as_slice()], |_| Ok(())).optional()?;
-        Ok(user.is_none().then_some(digest))
+    /// Returns these contents if no artifact has them.
+    fn unused(&self, stored: StoredArtifact) -> Result<Option<StoredArtifact>, Failure> {
+        let sql = "SELECT 1 FROM artifact WHERE digest = ?1 AND place IS ?2 LIMIT 1";
+        let contents = params![stored.digest.0.as_slice(), stored.place];
+        let user = self.0.prepare_cached(sql)?.query_row(contents, |_| Ok(())).optional()?;
+        Ok(user.is_none().then_some(stored))
     }
 }
 
 fn stored(row: &Row<'_>) -> rusqlite::Result<StoredArtifact> {
     let bytes: i64 = row.get(1)?;
-    Ok(StoredArtifact { digest: Digest(row.get(0)?), bytes: bytes.cast_unsigned() })
+    Ok(StoredArtifact { digest: Digest(row.get(0)?), bytes: bytes.cast_unsigned(), place: row.get(2)? })
 }

@@ -54,7 +54,7 @@ impl Blobs {
     /// If it can't be made.
     pub fn begin(&self, name: &str) -> Result<Upload, Failure> {
         let path = self.folder.join(INCOMING).join(name);
-        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
         Ok(Upload { path, file, hasher: Box::default(), bytes: 0 })
     }
 
@@ -83,7 +83,7 @@ impl Blobs {
     /// If it can't be written durably; nothing has its name then.
     pub fn finish(&self, upload: Upload) -> Result<(Digest, u64), Failure> {
         upload.sync()?;
-        let digest = Digest(*upload.hasher.finalize().as_bytes());
+        let (digest, bytes) = upload.contents();
         let path = self.path(digest);
         if !path.exists() {
             let folder = path.parent().unwrap_or(&self.folder);
@@ -92,7 +92,7 @@ impl Blobs {
             sync(folder)?;
             sync(&self.folder)?;
         }
-        Ok((digest, upload.bytes))
+        Ok((digest, bytes))
     }
 
     pub(super) fn path(&self, digest: Digest) -> PathBuf {
@@ -112,6 +112,17 @@ impl Upload {
     /// If it can't be.
     pub fn sync(&self) -> Result<(), Failure> {
         Ok(self.file.sync_data()?)
+    }
+
+    /// Returns the digest and the length of what was written so far.
+    #[must_use]
+    pub fn contents(&self) -> (Digest, u64) {
+        (Digest(*self.hasher.finalize().as_bytes()), self.bytes)
+    }
+
+    /// Reads what was written so far.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&File) -> T) -> T {
+        read(&self.file)
     }
 
     /// Writes the next bytes.

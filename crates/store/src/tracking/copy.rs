@@ -1,4 +1,5 @@
-//! Copies of what tracking keeps, for backups: the database as of one moment, and the artifacts that it names.
+//! Copies of what tracking keeps, for backups: the database as of one moment, and the artifacts that it names, but for
+//! those whose contents are objects elsewhere.
 
 use std::fs::{self, File};
 use std::io;
@@ -55,8 +56,11 @@ pub fn is_of_tracking(name: &str) -> bool {
 }
 
 fn copy_artifacts(copied: &Connection, from: &Path, to: &Path) -> Result<Vec<String>, Failure> {
+    let version: i64 = copied.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    // Before version 3, all contents were in the data folder.
+    let in_folder = if version < 3 { "1" } else { "place IS NULL" };
     let digests: Vec<[u8; 32]> = copied
-        .prepare("SELECT DISTINCT digest FROM artifact ORDER BY digest")?
+        .prepare(&format!("SELECT DISTINCT digest FROM artifact WHERE {in_folder} ORDER BY digest"))?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     let (from, to) = (Blobs::of(from.join(ARTIFACTS_FOLDER)), Blobs::of(to.join(ARTIFACTS_FOLDER)));
@@ -71,7 +75,7 @@ fn copy_artifacts(copied: &Connection, from: &Path, to: &Path) -> Result<Vec<Str
             }
             // It was deleted since the database was copied.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                copied.execute("DELETE FROM artifact WHERE digest = ?1", [digest])?;
+                copied.execute(&format!("DELETE FROM artifact WHERE digest = ?1 AND {in_folder}"), [digest])?;
             }
             Err(error) => return Err(error.into()),
         }

@@ -3,15 +3,19 @@
 //! [`Service`] owns the file and its one writer, [`Handle`] hands changes to it. Changes that wait at the same time are
 //! committed together, with one fsync, and each is acknowledged after it. Reads run beside the writer and see only what is
 //! durable. The history of a metric is kept in packed parts of up to 64 points; its latest value is a row of its own, so that
-//! searches read no history. Artifacts are files named by their contents ([`ArtifactStore`]).
+//! searches read no history. Artifacts are files or objects named by their contents ([`ArtifactStore`]).
 //!
 //! Keeps A-7 (a writer whose fsync failed writes nothing more), A-9, A-10 and A-14.
 
+mod artifact_reader;
 mod artifact_store;
 mod artifacts;
 mod blobs;
 mod checkpoint_versions;
 mod copy;
+mod depot;
+#[cfg(test)]
+mod depot_tests;
 mod entries;
 mod experiments;
 mod failure;
@@ -32,11 +36,13 @@ mod webhooks;
 
 use rusqlite::{Connection, Transaction};
 
+pub use artifact_reader::ArtifactReader;
 pub use artifact_store::ArtifactStore;
 pub use artifacts::{ArtifactEntry, StoredArtifact};
 pub use blobs::{Blobs, Digest, Upload};
 pub use checkpoint_versions::PinRow;
 pub use copy::{ARTIFACTS_FOLDER, TRACKING_FOLDER, copy_tracking, is_of_tracking};
+pub use depot::Depots;
 pub use experiments::NewExperiment;
 pub use failure::Failure;
 pub use job_runs::{JobReport, JobRun};

@@ -16,7 +16,7 @@ use super::{Failure, Reading, Writing};
 /// The database's file in tracking's folder.
 pub(super) const DATABASE: &str = "tracking.db";
 /// The version of the schema.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 /// The most changes that wait; more are refused.
 const WAITING_MAX: usize = 4096;
 /// The most changes of one commit.
@@ -225,6 +225,9 @@ fn prepare(connection: &mut Connection, now: UnixMillis) -> Result<(), Failure> 
     }
     if version < 2 {
         transaction.execute_batch(include_str!("schema_2.sql"))?;
+    }
+    if version < 3 {
+        transaction.execute_batch(include_str!("schema_3.sql"))?;
     }
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()?;

@@ -1,6 +1,5 @@
 //! What is kept: durable, whole, and found again.
 
-use std::io::Read;
 use std::path::Path;
 
 use gangline_base::Timestamp;
@@ -204,7 +203,7 @@ fn a_search_of_too_many_datasets_is_refused() {
 }
 
 fn artifacts(folder: &Path, handle: Handle) -> ArtifactStore {
-    let store = ArtifactStore::of(folder.join("artifacts"), handle);
+    let store = ArtifactStore::of(folder.join("artifacts"), handle, Depots::default());
     store.prepare().expect("the folder is writable");
     store
 }
@@ -216,10 +215,12 @@ fn put(store: &ArtifactStore, path: &str, contents: &[u8]) -> Result<StoredArtif
 }
 
 fn contents(store: &ArtifactStore, path: &str) -> Vec<u8> {
-    let (mut file, stored) = store.read(path).expect("an artifact");
+    let mut reader = store.read(path).expect("an artifact");
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).expect("it can be read");
-    assert_eq!(bytes.len() as u64, stored.bytes);
+    while let Some(piece) = reader.next_piece().expect("it can be read") {
+        bytes.extend(piece);
+    }
+    assert_eq!(bytes.len() as u64, reader.stored().bytes);
     bytes
 }
 
@@ -432,7 +433,8 @@ fn a_copy_is_as_of_one_moment_while_runs_and_artifacts_come_and_go() {
     let moved = Service::start(&data.join(TRACKING_FOLDER), Options { clock: now }).expect("the folder is writable");
     service.stop();
     let handle = moved.handle();
-    let artifacts = ArtifactStore::of(data.join(TRACKING_FOLDER).join(ARTIFACTS_FOLDER), handle.clone());
+    let artifacts =
+        ArtifactStore::of(data.join(TRACKING_FOLDER).join(ARTIFACTS_FOLDER), handle.clone(), Depots::default());
     artifacts.prepare().expect("the folder is writable");
     make_run(&handle, "r1");
     let put = |number: i64| {
@@ -456,14 +458,11 @@ fn a_copy_is_as_of_one_moment_while_runs_and_artifacts_come_and_go() {
             let names = copy_tracking(&data, &to).expect("there is room");
             assert!(names.iter().all(|name| is_of_tracking(name)), "{names:?}");
             let copy = open(&to.join(TRACKING_FOLDER));
-            let copied = ArtifactStore::of(to.join(TRACKING_FOLDER).join(ARTIFACTS_FOLDER), copy.handle());
+            let copied =
+                ArtifactStore::of(to.join(TRACKING_FOLDER).join(ARTIFACTS_FOLDER), copy.handle(), Depots::default());
             copied.prepare().expect("the folder is writable");
             for entry in copied.list("0/r1/artifacts").expect("a folder") {
-                let (mut file, stored) =
-                    copied.read(&format!("0/r1/artifacts/{}", entry.name)).expect("what is listed is there");
-                let mut text = String::new();
-                file.read_to_string(&mut text).expect("text");
-                assert_eq!(text.len() as u64, stored.bytes);
+                contents(&copied, &format!("0/r1/artifacts/{}", entry.name));
             }
             copy.stop();
         }
