@@ -55,5 +55,15 @@ def _environment():
     if torch is not None:
         versions["torch"] = str(torch.__version__)
         versions |= {"cuda": torch.version.cuda} if torch.version.cuda else {}
+    versions |= _driver()
     versions["packages"] = f"{len(found)}, sha256 {hashlib.sha256(lines.encode()).hexdigest()}"
     return json.dumps(versions)
+
+
+def _driver():
+    """Returns the version of NVIDIA's kernel module, if there is one."""
+    try:
+        with open("/sys/module/nvidia/version") as file:
+            return {"nvidia_driver": file.read(64).strip()}
+    except OSError:
+        return {}

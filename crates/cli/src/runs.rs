@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
 use gangline_api::Time;
-use gangline_base::Timestamp;
+use gangline_base::{JobId, Timestamp};
 use serde_json::json;
 
 use crate::client::Client;
@@ -88,6 +88,35 @@ pub(crate) fn run(client: &Client, args: &RunsArgs, is_json: bool) -> Result<(),
         RunsCommand::Rerun { run } => rerun::run(client, &experiments, run, is_json),
         RunsCommand::Show { run } => show(&find(client, &experiments, run)?, &experiments, is_json),
     }
+}
+
+/// Reports whether this is a job's id. A run's may begin with digits too, of which a list shows more.
+fn is_job(text: &str) -> bool {
+    text.parse::<JobId>().is_ok() && text.len() < ID_DIGITS
+}
+
+/// Returns the job of a run; a job's own id is returned as it is. `therefore` says what can't be done without a job.
+fn job_of(
+    client: &Client,
+    experiments: &BTreeMap<String, String>,
+    wanted: &str,
+    therefore: &str,
+) -> Result<String, Failure> {
+    if is_job(wanted) {
+        return Ok(wanted.to_owned());
+    }
+    let run = find(client, experiments, wanted)?;
+    let named = tag(&run.data, "gangline.job").map(str::to_owned);
+    let message = format!("run \"{wanted}\" was logged by no job, {therefore}");
+    named.ok_or_else(|| Failure::coded("G0332", message, "gangline runs list shows the jobs of runs"))
+}
+
+/// Returns the job whose devices a run held; a job's own id is returned as it is.
+pub(crate) fn paying_job(client: &Client, wanted: &str) -> Result<String, Failure> {
+    if is_job(wanted) {
+        return Ok(wanted.to_owned());
+    }
+    job_of(client, &experiments(client)?, wanted, "so it held no devices that are booked")
 }
 
 fn list(

@@ -1,7 +1,7 @@
 //! `gangline simulate`: reads a trace or a control plane's past, and a cluster; runs the simulator; prints
 //! the results.
 
-mod input;
+pub(crate) mod input;
 mod output;
 
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use gangline_simulator::{
 };
 
 use crate::failure::Failure;
-use input::Input;
+use input::{Input, Source};
 use output::{as_json, as_table};
 
 #[derive(Args)]
@@ -65,9 +65,16 @@ pub(crate) struct SimulateArgs {
     timeline: Option<PathBuf>,
 }
 
+impl SimulateArgs {
+    fn source(&self) -> Source<'_> {
+        let (replay, trace) = (self.replay.as_deref(), self.trace.as_deref());
+        Source { replay, trace, cluster: self.cluster.as_deref(), accelerator: None }
+    }
+}
+
 pub(crate) fn run(args: &SimulateArgs, is_json: bool) -> Result<(), Failure> {
     let bad_rows = if args.skip_bad { BadRows::Skip } else { BadRows::Refuse };
-    let Input { workload, cluster, name } = input::read(args, bad_rows)?;
+    let Input { workload, cluster, name } = input::read(args.source(), bad_rows)?;
     let options = Options {
         policy: args.policy,
         charges: args.charge,

@@ -8,6 +8,7 @@
 mod charges;
 mod faults;
 mod floor;
+mod forecast;
 mod gangline;
 mod limits;
 mod meter;
@@ -41,6 +42,7 @@ use world::{Setting, World};
 
 pub use charges::Charges;
 pub use faults::{FaultSpec, FaultSpecError};
+pub use forecast::{Sample, Scale};
 pub use limits::LimitModel;
 pub use meter::Waste;
 pub use metrics::{Distribution, Summary};
@@ -175,7 +177,21 @@ pub enum SimulationError {
 /// # Errors
 /// A [`SimulationError`] if the simulation is impossible or doesn't end.
 pub fn simulate(workload: &Workload, nodes: &[NodeSpec], options: &Options) -> Result<Summary, SimulationError> {
-    run(workload, nodes, options, None).map(|(summary, _)| summary)
+    run(workload, nodes, options, None, Duration::ZERO).map(|(summary, _)| summary)
+}
+
+/// Simulates, and takes completion times and waits only of jobs submitted after so long: until then a cluster that begins empty
+/// fills up. If no job comes later, all count.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_warm(
+    workload: &Workload,
+    nodes: &[NodeSpec],
+    options: &Options,
+    warm_up: Duration,
+) -> Result<Summary, SimulationError> {
+    run(workload, nodes, options, None, warm_up).map(|(summary, _)| summary)
 }
 
 /// Simulates, and draws which job ran where as an SVG document with this title.
@@ -191,7 +207,7 @@ pub fn simulate_and_draw(
     if options.policy == PolicyName::Las && options.is_free() {
         return Err(SimulationError::NoPlaces(options.policy));
     }
-    let (summary, recorder) = run(workload, nodes, options, Some(Recorder::default()))?;
+    let (summary, recorder) = run(workload, nodes, options, Some(Recorder::default()), Duration::ZERO)?;
     let capacity: Vec<u32> = nodes.iter().map(|node| node.capacity.accelerators).collect();
     Ok((summary, recorder.unwrap_or_default().draw(title, &capacity)))
 }
@@ -201,6 +217,7 @@ fn run(
     nodes: &[NodeSpec],
     options: &Options,
     recorder: Option<Recorder>,
+    warm_up: Duration,
 ) -> Result<(Summary, Option<Recorder>), SimulationError> {
     let capacity: Vec<u32> = nodes.iter().map(|node| node.capacity.accelerators).collect();
     if capacity.iter().all(|gpus| *gpus == 0) {
@@ -233,7 +250,7 @@ fn run(
     });
     world.recorder = recorder;
     world.run(&jobs, policy.as_mut())?;
-    let summary = world.summarise(&jobs, (workload.jobs.len() - jobs.len()) as u64);
+    let summary = world.summarise(&jobs, (workload.jobs.len() - jobs.len()) as u64, warm_up);
     Ok((summary, world.recorder))
 }
 

@@ -1,5 +1,7 @@
 //! The resulting figures of a simulation.
 
+use std::time::Duration;
+
 use gangline_base::{JobId, Timestamp};
 
 use super::meter::Waste;
@@ -99,16 +101,19 @@ pub struct Summary {
 const LARGE_NODES: u32 = 8;
 
 impl World<'_> {
-    /// Computes the results from the jobs that ran.
-    pub(crate) fn summarise(&self, jobs: &[JobIndex], oversized: u64) -> Summary {
+    /// Computes the results from the jobs that ran; times only from those submitted after the warm-up, if there are any.
+    pub(crate) fn summarise(&self, jobs: &[JobIndex], oversized: u64, warm_up: Duration) -> Summary {
         let trace = |job: &JobIndex| &self.workload.jobs[job.index()];
-        let each = |of: &dyn Fn(&JobIndex) -> f64| Distribution::of(jobs.iter().map(of).collect());
+        let first = jobs.iter().map(|job| trace(job).submitted).min().unwrap_or(Timestamp::EPOCH);
+        let is_warm = |job: &&JobIndex| trace(job).submitted >= first + warm_up;
+        let has_warm = jobs.iter().any(|job| is_warm(&job));
+        let timed: Vec<JobIndex> = jobs.iter().filter(|job| !has_warm || is_warm(job)).copied().collect();
+        let each = |of: &dyn Fn(&JobIndex) -> f64| Distribution::of(timed.iter().map(of).collect());
         let waited = |job: &JobIndex| self.progress[job.index()].waited.as_secs_f64();
         let first_start = |job: &JobIndex| {
             let start = self.progress[job.index()].first_start.unwrap_or(trace(job).submitted);
             start.since(trace(job).submitted).as_secs_f64()
         };
-        let first = jobs.iter().map(|job| trace(job).submitted).min().unwrap_or(Timestamp::EPOCH);
         let last = jobs.iter().map(|job| self.ended_at[job.index()]).max().unwrap_or(first);
         let makespan = last.since(first).as_secs_f64();
         let capacity: u32 = self.capacity.iter().sum();
@@ -116,7 +121,7 @@ impl World<'_> {
             if makespan > 0.0 { gpu_seconds / (makespan * f64::from(capacity)) } else { 0.0 }
         };
         let large_gpus = self.capacity.iter().copied().max().unwrap_or(0).saturating_mul(LARGE_NODES);
-        let large: Vec<f64> = jobs.iter().filter(|job| trace(job).gpus >= large_gpus).map(waited).collect();
+        let large: Vec<f64> = timed.iter().filter(|job| trace(job).gpus >= large_gpus).map(waited).collect();
         let rho = Distribution::of(jobs.iter().map(|job| self.rho[job.index()]).collect());
         let meter = &self.meter;
         let last_arrival = jobs.iter().map(|job| trace(job).submitted).max().unwrap_or(first);

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gangline_base::{JobId, JobSpec, Timestamp};
+use gangline_base::{AcceleratorKind, JobId, JobSpec, Timestamp};
 use gangline_orchestration::{Configuration, Decision, Engine, Entry, Event, Limits, NodeSpec, Refusal, ShareEnd};
 
 use super::workload::{Labels, TraceJob, Workload};
@@ -26,6 +26,7 @@ struct PastJob {
     id: JobId,
     submitted: Timestamp,
     gpus: u32,
+    kind: AcceleratorKind,
     user: String,
     queue: String,
     limit: Option<Duration>,
@@ -49,6 +50,7 @@ impl PastJob {
             id,
             submitted,
             gpus: spec.gang.devices(),
+            kind: spec.gang.accelerator.clone(),
             user: spec.submitter.0.clone(),
             queue: spec.queue.to_string(),
             limit: spec.time_limit,
@@ -155,10 +157,11 @@ impl Past {
         self.engine.configuration()
     }
 
-    /// Returns its jobs, with times relative to the first submission; jobs that never ran are named apart. A
-    /// job's line is its number.
+    /// Returns its jobs that want such accelerators, with times relative to the first submission; jobs that never ran are named
+    /// apart. A job's line is its number.
     #[must_use]
-    pub fn into_workload(mut self) -> Workload {
+    pub fn into_workload(mut self, is_wanted: impl Fn(&AcceleratorKind) -> bool) -> Workload {
+        self.jobs.retain(|_, job| is_wanted(&job.kind));
         let mut labels = Labels::new();
         let first = self.jobs.values().map(|job| job.submitted).min().unwrap_or(Timestamp::EPOCH);
         let mut workload = Workload::default();
@@ -286,7 +289,7 @@ mod tests {
     }
 
     fn work(past: Past) -> Vec<(u32, u64, u32, u64)> {
-        let workload = past.into_workload();
+        let workload = past.into_workload(|_| true);
         let seconds = |job: &TraceJob| (job.submitted.since(Timestamp::EPOCH).as_secs(), job.duration.as_secs());
         workload.jobs.iter().map(|job| (job.line, seconds(job).0, job.gpus, seconds(job).1)).collect()
     }
@@ -308,7 +311,7 @@ mod tests {
         lived.starts(2, 1);
         lived.submit(30, 8);
         assert_eq!((lived.past.nodes().len(), lived.past.sharing().queues.len()), (1, 0));
-        let workload = lived.past.clone().into_workload();
+        let workload = lived.past.clone().into_workload(|_| true);
         assert_eq!((&workload.never_ran[..], workload.label(workload.jobs[0].queue)), (&[JobId(3)][..], "research"));
         assert_eq!(workload.jobs[0].limit, Some(Duration::from_hours(5)));
         assert_eq!(work(lived.past), [(1, 0, 8, 110), (2, 110, 8, 30)]);
@@ -326,7 +329,7 @@ mod tests {
         lived.ends(9, 1, 1, ShareEnd::Succeeded);
         lived.starts(2, 1);
         lived.ends(7, 2, 1, ShareEnd::Succeeded);
-        assert_eq!(lived.past.clone().into_workload().never_ran, [JobId(3)]);
+        assert_eq!(lived.past.clone().into_workload(|_| true).never_ran, [JobId(3)]);
         assert_eq!(work(lived.past), [(1, 0, 8, 9), (2, 5, 8, 7)]);
     }
 

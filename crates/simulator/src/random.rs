@@ -14,6 +14,8 @@ pub(crate) enum Purpose {
     SpotNodes,
     SpotReclaims,
     Priorities,
+    Forecast,
+    ForecastDays,
 }
 
 /// A stream of random draws.

@@ -1,4 +1,5 @@
-//! How much capacity to reserve, from hourly demand and prices, and what offers cost in all. When owning pays is planned
+//! How much capacity to reserve, from hourly demand and prices, what offers cost in all, and what is expected of the months to
+//! come. When owning pays is planned
 //! before a run (`planning/src/sourcing`).
 //!
 //! Amounts are estimates about the future, so they are floating-point dollars, unlike those of the ledger.
@@ -6,9 +7,11 @@
 mod demand;
 mod offer;
 mod reserve;
+mod roadmap;
 mod spot;
 
 pub use demand::Demand;
 pub use offer::{Offer, OfferError};
 pub use reserve::{Plan, Prices, PricesError, reserve};
+pub use roadmap::{Course, FIT_WEEKS_MIN, Growth, Outlook, Purchase, Roadmap, RoadmapError, StoredData, Team};
 pub use spot::Spot;

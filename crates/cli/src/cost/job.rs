@@ -9,17 +9,18 @@ use gangline_base::{Bytes, Money};
 use super::{device_time, percent, report, tell_unpriced};
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
-use crate::output;
+use crate::{output, runs};
 
 /// Which job.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
-    /// The job, as job-3 or 3
+    /// The job, as job-3 or 3, or a run of it by its id or the id's first digits
     job: String,
 }
 
 pub(super) fn run(client: &Client, args: &ShowArgs, is_json: bool) -> Result<(), Failure> {
-    let cost: api::JobCost = client.get(&format!("/cost/jobs/{}", path_segment(&args.job)))?;
+    let job = runs::paying_job(client, &args.job)?;
+    let cost: api::JobCost = client.get(&format!("/cost/jobs/{}", path_segment(&job)))?;
     if is_json {
         return output::json(&cost);
     }

@@ -9,6 +9,7 @@ mod plan;
 mod provider;
 mod reconcile;
 mod report;
+mod roadmap;
 mod sacct;
 
 #[cfg(feature = "demo")]
@@ -43,6 +44,8 @@ pub(crate) enum CostCommand {
     Sacct(sacct::SacctArgs),
     /// Say how many devices to reserve, from the hours in which jobs held them and from prices
     Plan(plan::PlanArgs),
+    /// Say when devices and room for data run out, and what there is to buy when: the past, grown, through the simulator
+    Roadmap(roadmap::RoadmapArgs),
 }
 
 /// A period; times without a zone are in UTC.
@@ -80,6 +83,7 @@ pub(crate) fn run(global: &Global, command: &CostCommand) -> Result<(), Failure>
         CostCommand::Reconcile(args) => reconcile::run(&client()?, args, global.json),
         CostCommand::Sacct(args) => sacct::run(args, global.json),
         CostCommand::Plan(args) => plan::run(global, args),
+        CostCommand::Roadmap(args) => roadmap::run(global, args),
     }
 }
 

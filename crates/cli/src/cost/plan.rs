@@ -131,7 +131,7 @@ fn from_file(file: &Path) -> Result<Wanted, Failure> {
     Ok(Wanted { kind: "devices".to_owned(), source: format!("wanted by {name}"), demand })
 }
 
-fn read(file: &Path) -> Result<String, Failure> {
+pub(super) fn read(file: &Path) -> Result<String, Failure> {
     let failed = |error| Failure::local(format!("{} can't be read: {error}", file.display()), "name a file of text");
     let mut text = String::new();
     let source = std::fs::File::open(file).map_err(failed)?;

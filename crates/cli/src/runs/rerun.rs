@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gangline_api as api;
 
-use super::wire::{find, tag};
+use super::job_of;
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
 use crate::output;
@@ -15,14 +15,7 @@ pub(super) fn run(
     wanted: &str,
     is_json: bool,
 ) -> Result<(), Failure> {
-    let job = if wanted.starts_with("job-") {
-        wanted.to_owned()
-    } else {
-        let run = find(client, experiments, wanted)?;
-        let named = tag(&run.data, "gangline.job").map(str::to_owned);
-        let message = format!("run \"{wanted}\" was logged by no job, so nothing is known that could be submitted");
-        named.ok_or_else(|| Failure::coded("G0332", message, "gangline runs list shows the jobs of runs"))?
-    };
+    let job = job_of(client, experiments, wanted, "so nothing is known that could be submitted")?;
     let earlier = client.job(&job)?;
     let request = api::ResumeRequest { afresh: true, ..api::ResumeRequest::default() };
     let submitted: api::Submitted = client.post(&format!("/jobs/{}/resume", path_segment(&job)), &request)?;

@@ -9,7 +9,6 @@ use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec};
 use gangline_simulator::{BadRows, Past, TraceFormat, Workload, read_trace};
 use gangline_store::history;
 
-use super::SimulateArgs;
 use crate::configuration;
 use crate::failure::Failure;
 
@@ -21,25 +20,38 @@ const NODES_MAX: u32 = 100_000;
 const NODE_GPUS_MAX: u32 = 1_024;
 
 /// What to simulate.
-pub(super) struct Input {
-    pub(super) workload: Workload,
-    pub(super) cluster: Cluster,
+pub(crate) struct Input {
+    pub(crate) workload: Workload,
+    pub(crate) cluster: Cluster,
     /// Name of the workload.
-    pub(super) name: String,
+    pub(crate) name: String,
+}
+
+/// Where a workload and its cluster come from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Source<'a> {
+    /// The data folder of a control plane.
+    pub(crate) replay: Option<&'a Path>,
+    /// A trace.
+    pub(crate) trace: Option<&'a Path>,
+    /// The cluster; by default that of the control plane.
+    pub(crate) cluster: Option<&'a str>,
+    /// Of a control plane's past, only jobs and nodes of this kind of accelerator.
+    pub(crate) accelerator: Option<&'a str>,
 }
 
 /// The cluster to simulate.
-pub(super) struct Cluster {
-    pub(super) nodes: Vec<NodeSpec>,
-    pub(super) sharing: Configuration,
-    pub(super) name: String,
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<NodeSpec>,
+    pub(crate) sharing: Configuration,
+    pub(crate) name: String,
 }
 
-pub(super) fn read(args: &SimulateArgs, bad_rows: BadRows) -> Result<Input, Failure> {
-    let given = args.cluster.as_deref().map(cluster).transpose()?;
-    let (workload, past_cluster, path) = match (&args.replay, &args.trace) {
+pub(crate) fn read(source: Source<'_>, bad_rows: BadRows) -> Result<Input, Failure> {
+    let given = source.cluster.map(cluster).transpose()?;
+    let (workload, past_cluster, path) = match (source.replay, source.trace) {
         (Some(folder), _) => {
-            let (workload, cluster) = past(folder)?;
+            let (workload, cluster) = past(folder, source.accelerator)?;
             (workload, Some(cluster), folder)
         }
         (None, Some(trace)) => (load(trace, bad_rows)?, None, trace),
@@ -50,12 +62,12 @@ pub(super) fn read(args: &SimulateArgs, bad_rows: BadRows) -> Result<Input, Fail
     Ok(Input { workload, cluster, name: path.display().to_string() })
 }
 
-pub(super) fn failed(error: &dyn std::error::Error) -> Failure {
+pub(crate) fn failed(error: &dyn std::error::Error) -> Failure {
     Failure::local(format!("failed to {error}"), "")
 }
 
 /// Returns a control plane's past, and its cluster.
-fn past(folder: &Path) -> Result<(Workload, Cluster), Failure> {
+fn past(folder: &Path, accelerator: Option<&str>) -> Result<(Workload, Cluster), Failure> {
     let name = folder.display().to_string();
     let mut past = Past::default();
     history::read(folder, &mut |at, entry| past.take_in(at, entry)).map_err(|error| {
@@ -64,8 +76,10 @@ fn past(folder: &Path) -> Result<(Workload, Cluster), Failure> {
         let hint = "--replay wants the data folder of a control plane, the --data of `gangline up`";
         Failure::local(format!("failed to read the journal in {name}: {}", words.join(": ")), hint)
     })?;
-    let cluster = Cluster { nodes: past.nodes(), sharing: past.sharing().clone(), name: "its own nodes".to_owned() };
-    let workload = past.into_workload();
+    let is_wanted = |kind: &AcceleratorKind| accelerator.is_none_or(|wanted| wanted == kind.0);
+    let nodes = past.nodes().into_iter().filter(|node| is_wanted(&node.capacity.accelerator)).collect();
+    let cluster = Cluster { nodes, sharing: past.sharing().clone(), name: "its own nodes".to_owned() };
+    let workload = past.into_workload(is_wanted);
     if workload.jobs.is_empty() {
         return Err(Failure::local(
             format!("no job of the journal in {name} has run yet"),
