@@ -60,6 +60,12 @@ const LABELS: [&str; 13] = [
     r"^\[?(?:ERROR|CRITICAL|FATAL)\]?(?:: | - |:| +)",
 ];
 
+/// How names of files end that loggers and compilers print before a message.
+const FILES: [&str; 18] = [
+    "py", "pyx", "pyc", "cpp", "cc", "cxx", "cu", "cuh", "c", "h", "hpp", "rs", "go", "sh", "log", "json", "yaml",
+    "yml",
+];
+
 impl Cleaner {
     pub(crate) fn new() -> Result<Cleaner, RuleError> {
         let labels = LABELS.iter().map(|label| compile(&format!("(?-i:{label})"))).collect::<Result<_, _>>()?;
@@ -79,7 +85,7 @@ impl Cleaner {
             let Some(found) = self.labels.iter().find_map(|label| captures(label, rest)) else { break };
             let named = |name| named(&found, name, rest);
             line.rank = line.rank.or_else(|| named("rank")?.parse().ok());
-            line.node = line.node.or_else(|| named("node"));
+            line.node = line.node.or_else(|| named("node").filter(|name| !is_file(name)));
             rest = &rest[found.get_match().map_or(0, |label| label.end())..];
         }
         line.text = String::from_utf8_lossy(rest).into_owned();
@@ -111,6 +117,12 @@ pub(crate) fn named(captures: &Captures, name: &str, text: &[u8]) -> Option<Stri
     captures.get_group_by_name(name).map(|part| String::from_utf8_lossy(&text[part.range()]).into_owned())
 }
 
+/// Reports whether a name ends as that of a file of a program does, as in `c10d_logger.py: `.
+fn is_file(name: &str) -> bool {
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    FILES.contains(&extension)
+}
+
 fn shortened(raw: &[u8]) -> Cow<'_, [u8]> {
     if raw.len() <= LINE_BYTES_MAX {
         return raw.into();
@@ -134,6 +146,8 @@ mod tests {
         check("[default0]:  File \"a.py\"", " File \"a.py\"", Some(0), None);
         check("17: Killed", "Killed", Some(17), None);
         check("node-2: Bus error", "Bus error", None, Some("node-2"));
+        check("c10d_logger.py: Bus error", "Bus error", None, None);
+        check("worker1.train.lan: Bus error", "Bus error", None, Some("worker1.train.lan"));
         check("[1,5]<stderr>:Bus error", "Bus error", Some(5), None);
         check("(TrainWorker pid=41, ip=10.0.0.2) Bus error", "Bus error", None, Some("10.0.0.2"));
         check("(worker1, rank=3, pid=41, ip=10.0.0.2) Bus error", "Bus error", Some(3), Some("10.0.0.2"));

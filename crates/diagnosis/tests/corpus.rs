@@ -223,6 +223,37 @@ fn what_nodes_and_devices_say_counts_beside_logs() {
     assert_eq!(verdict.node, Some("n3".to_owned()));
 }
 
+/// What is said to do depends on it: a limit is raised, a node isn't, and a killed worker needs no other number of workers to be seen.
+#[test]
+fn a_limit_a_full_node_a_killed_worker_and_an_old_library_are_told_apart() {
+    let rules = Rules::new().unwrap();
+    let check = |text: &str, subcategory: &str, node: Option<&str>| {
+        let verdict = log("log", text.as_bytes(), &rules);
+        assert_eq!((verdict.subcategory.as_str(), verdict.node.as_deref()), (subcategory, node), "{text}");
+    };
+    let invoked = "[1.1] python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0\n";
+    let constraint =
+        |which: &str| format!("{invoked}[1.2] oom-kill:constraint=CONSTRAINT_{which},nodemask=(null),pid=42\n");
+    check(&constraint("MEMCG"), "cgroup", None);
+    check(&constraint("NONE"), "oom_killer", None);
+    check(invoked, "oom_killer", None);
+    let raised =
+        "    raise RuntimeError('DataLoader worker (pid(s) {}) exited unexpectedly'.format(pids_str)) from e\n";
+    check(
+        &format!("{raised}RuntimeError: DataLoader worker (pid 42) is killed by signal: Killed. \n"),
+        "worker_killed",
+        None,
+    );
+    let wrapper = "Exception: data did not match any variant of untagged enum ModelWrapper at line 7 column 3";
+    check(wrapper, "tokenizer_version", None);
+    check("c10d_logger.py: RuntimeError: CUDA error: an illegal memory access was encountered", "illegal_access", None);
+    check(
+        "gpu-07.lan: RuntimeError: CUDA error: an illegal memory access was encountered",
+        "illegal_access",
+        Some("gpu-07.lan"),
+    );
+}
+
 #[test]
 fn the_first_rank_to_end_is_blamed_among_equals() {
     let rules = Rules::new().unwrap();
