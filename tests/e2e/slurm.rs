@@ -54,6 +54,34 @@ fn a_gang_runs_on_exactly_the_chosen_nodes_and_two_gangs_share_them() {
     wait_for("Slurm to be done with them", || on.jobs("RUNNING,COMPLETING,PENDING").is_empty().then_some(()));
 }
 
+/// What an administrator sees: whose job it is, and whether it failed.
+#[test]
+fn slurm_knows_a_gangs_name_and_how_it_ended() {
+    if !is_possible() {
+        return;
+    }
+    let on = OnSlurm::up(2);
+    // The second node's rank fails, and the first's is stopped.
+    let fails = "if [ $RANK = 0 ]; then sleep 60; fi; exit 7";
+    let file = |run: &str| gang(1, run) + "recovery: {max_faults: 0}\n";
+    let states = || on.slurm("squeue", &["--noheader", "--states=all", "--format=%j|%T|%i"]);
+    let ended = |name: &str, state: &str| {
+        let id = wait_for(name, || {
+            let text = states();
+            text.lines().find_map(|line| line.strip_prefix(&format!("{name}|{state}|"))).map(str::to_owned)
+        });
+        on.slurm("scontrol", &["show", "job", &id])
+    };
+    let first = on.product.submit(&file(fails));
+    let shown = ended(&format!("gang ({first})"), "FAILED");
+    assert!(shown.contains("ExitCode=7:0"), "{shown}");
+    let second = on.product.submit(&file("true"));
+    let shown = ended(&format!("gang ({second})"), "COMPLETED");
+    assert!(shown.contains("ExitCode=0:0"), "{shown}");
+    on.product.wait_state(&first, "failed");
+    on.product.wait_state(&second, "succeeded");
+}
+
 /// Proves A-5 beyond one machine: what others hold of a node isn't placed on, and a closed node isn't either.
 #[test]
 fn foreign_jobs_and_drained_nodes_are_respected() {

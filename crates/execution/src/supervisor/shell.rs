@@ -30,9 +30,8 @@ use super::sockets::Sockets;
 use super::stacks::{self, Stacks};
 use super::staging::{self, StagingFolder};
 use super::standstill::AWAKE_EVERY;
-use super::{END_FILE, SuperviseOptions, Supervised};
+use super::{SuperviseOptions, Supervised, ending};
 use crate::clock::Clock;
-use crate::files::write_durably;
 use crate::protocol::{Outcome, Rendezvous, Report, SupervisorSpec};
 use crate::shim::{RankEnd, ShimEvent};
 use crate::trouble::Problem;
@@ -428,10 +427,7 @@ impl Shell {
             self.node_attempt.checked(seen.findings);
         }
         let report = self.node_attempt.report(now);
-        let recorded = serde_json::to_vec(&report)
-            .map_err(io::Error::from)
-            .and_then(|bytes| write_durably(&self.spec.folder.join(END_FILE), &bytes));
-        match recorded {
+        match ending::record(&self.spec.folder, &report) {
             Ok(()) => self.is_end_recorded = true,
             // The missing resource may be there at the next tick.
             Err(error) if is_first_try => tracing::error!(%error, "the end can't be recorded yet, it is only reported"),

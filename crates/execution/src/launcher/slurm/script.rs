@@ -11,11 +11,14 @@ use std::time::Duration;
 use super::gres::Gpus;
 use super::nodes::SlurmNode;
 use crate::protocol::SupervisorSpec;
+use crate::supervisor::{EXIT_CODE_FILE, STOPPED_CODE};
 
 /// The file in a share's folder that holds the exit code of its step, once that is over.
 pub(super) const STEP_END_FILE: &str = "step-ended";
 /// Prefix of steps' names.
 pub(super) const STEP_PREFIX: &str = "gangline";
+/// The most letters of a job's name.
+const NAME_LETTERS_MAX: usize = 100;
 /// The kind of a CPU slot.
 const CPU_KIND: &str = "cpu";
 /// Slurm's own time limit is this much longer than the control plane's, which lets a job save first.
@@ -119,9 +122,10 @@ pub(super) fn account(options: &JobOptions) -> Vec<String> {
     named.chain(options.sbatch.iter().cloned()).collect()
 }
 
-/// Returns a job's name in Slurm.
+/// Returns a job's name in Slurm: `train (job-7)`.
 fn job_name(spec: &SupervisorSpec) -> String {
-    format!("gangline-job-{}-{}", spec.job, spec.attempt)
+    let name: String = spec.job_name.chars().filter(|letter| !letter.is_control()).take(NAME_LETTERS_MAX).collect();
+    format!("{name} (job-{})", spec.job)
 }
 
 /// Returns the name by which a share's step is found: `gangline-job-7-attempt-2-n1`.
@@ -133,8 +137,9 @@ pub(super) fn step_name(share: &Path) -> String {
 /// Returns the script of a gang's own job, or the one that starts supervisors as steps of the existing job
 /// `within`.
 pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path, within: Option<u64>) -> String {
+    let is_own_job = within.is_none();
     let mut text = String::from("#!/bin/bash\n# Written by Gangline: a supervisor on each node of a gang.\n");
-    if within.is_none() {
+    if is_own_job {
         // An srun that is told to terminate waits for its step, and for long if the step's node is lost.
         text.push_str("trap 'kill -KILL 0' TERM\n");
     }
@@ -157,7 +162,22 @@ pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path, wit
         ));
     }
     text.push_str("wait\n");
+    if is_own_job {
+        text.push_str(&exit(gang));
+    }
     text
+}
+
+/// Returns the end of a gang's script, by which its Slurm job ends as the gang did: with the code of the share that failed. Others
+/// were only told to stop then.
+fn exit(gang: &[SupervisorSpec]) -> String {
+    let shares: Vec<String> = gang.iter().map(|spec| quoted(&spec.folder.to_string_lossy())).collect();
+    format!(
+        "code=0\nfor share in {}; do\n  \
+         {{ read -r ended < \"$share/{EXIT_CODE_FILE}\"; }} 2>/dev/null || ended=1\n  \
+         case $code in 0|{STOPPED_CODE}) [ \"$ended\" = 0 ] || code=$ended ;; esac\ndone\nexit \"$code\"\n",
+        shares.join(" ")
+    )
 }
 
 /// Returns the shell script of a step; its first argument is the share's folder. Of Slurm's variables a rank
@@ -280,7 +300,7 @@ mod tests {
             "--cpus-per-task=8",
             "--mem=2000M",
             "--no-requeue",
-            "--job-name=gangline-job-7-2",
+            "--job-name=train (job-7)",
             "--comment=/data/jobs/job-7/attempt-2",
             "--time=12",
             "--partition=main",
@@ -322,7 +342,7 @@ mod tests {
         let path = executable(folder.path(), "slurm.sh", &script(&gang, &slice, &program, None));
         let search = format!("{}:/usr/bin:/bin", folder.path().display());
         let status = std::process::Command::new(path).env_clear().env("PATH", search).status().expect("bash starts");
-        assert!(status.success());
+        assert_eq!(status.code(), Some(1), "nobody said how it ended");
         for spec in &gang {
             let shown = spec.folder.display();
             let said = std::fs::read_to_string(spec.folder.join("said")).expect("it was started");
@@ -330,6 +350,31 @@ mod tests {
             let ended = std::fs::read_to_string(spec.folder.join(STEP_END_FILE)).expect("it has ended");
             assert_eq!(ended, "3\n");
         }
+    }
+
+    #[test]
+    fn a_script_ends_with_the_code_of_the_share_that_failed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut gang = gang("H100", 2, &["n1", "n2"]);
+        for spec in &mut gang {
+            spec.folder = folder.path().join(&spec.node);
+            std::fs::create_dir_all(&spec.folder).expect("it is writable");
+        }
+        let check = |codes: [&str; 2], expected: i32| {
+            for (spec, code) in gang.iter().zip(codes) {
+                std::fs::write(spec.folder.join(EXIT_CODE_FILE), code).expect("it is writable");
+            }
+            let status = std::process::Command::new("bash").args(["-c", &exit(&gang)]).status().expect("bash starts");
+            assert_eq!(status.code(), Some(expected), "{codes:?}");
+        };
+        check(["0\n", "0\n"], 0);
+        check(["143\n", "7\n"], 7);
+        check(["7\n", "143\n"], 7);
+        check(["143\n", "143\n"], 143);
+        check(["0\n", "137\n"], 137);
+        std::fs::remove_file(gang[1].folder.join(EXIT_CODE_FILE)).expect("it was written");
+        let status = std::process::Command::new("bash").args(["-c", &exit(&gang)]).status().expect("bash starts");
+        assert_eq!(status.code(), Some(1), "the other supervisor is gone");
     }
 
     #[test]
