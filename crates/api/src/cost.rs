@@ -115,6 +115,9 @@ pub struct JobCost {
     pub checkpoints: u32,
     /// Their size in bytes, without what retention removed since.
     pub checkpoint_bytes: u64,
+    /// What it costs once its last step is made, if the steps that are left cost what those in its record did (estimated); of live
+    /// jobs that say how many steps they make.
+    pub nano_dollars_at_end: Option<i64>,
     /// The most that it may cost, if its job file says.
     pub budget_nano_dollars: Option<i64>,
 }

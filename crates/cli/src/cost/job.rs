@@ -49,8 +49,14 @@ fn text(cost: &api::JobCost) -> String {
     for (what, amount) in each.iter().filter_map(|(what, amount)| Some((what, (*amount)?))) {
         let _ = writeln!(text, "{amount} {what}");
     }
+    if let Some(at_end) = money(cost.nano_dollars_at_end) {
+        let _ =
+            writeln!(text, "{at_end} at its end, if the steps that are left cost as much as those so far (estimated)");
+    }
     if let Some(budget) = money(cost.budget_nano_dollars) {
-        let _ = writeln!(text, "its budget is {budget}");
+        let is_short = money(cost.nano_dollars_at_end).is_some_and(|at_end| at_end > budget);
+        let _ =
+            writeln!(text, "its budget is {budget}{}", if is_short { ", which ends before its last step" } else { "" });
     }
     if cost.checkpoints > 0 {
         let bytes = Bytes(cost.checkpoint_bytes);

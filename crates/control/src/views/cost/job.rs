@@ -20,29 +20,26 @@ impl Views {
     pub fn job_cost(&self, id: JobId, now: Timestamp) -> Result<Option<JobCost>, db::Error> {
         let Some((record, booked)) = self.reader.job(id)? else { return Ok(None) };
         let curve = self.reader.curve(id, POINTS)?;
-        let tokens_per_step = curve.and_then(|curve| tokens_per_step(&curve.points));
+        let points = curve.map(|curve| curve.points).unwrap_or_default();
         let mut biller = attempts_of(&record, &booked, now);
         self.keep_checkpoints(&record, &mut biller, now)?;
         let bill = biller.finish(|_, _| None);
         let attempts = bill.groups.iter().filter_map(|(number, group)| Some((number.as_ref()?, group)));
         let attempts = attempts.map(|(number, group)| wire::group(number.to_string(), group)).collect();
-        Ok(Some(of(&record, &bill.total(), attempts, tokens_per_step)))
+        Ok(Some(of(&record, &bill.total(), attempts, &points)))
     }
 }
 
-fn of(
-    record: &JobRecord,
-    total: &Group,
-    attempts: Vec<gangline_api::CostGroup>,
-    tokens_per_step: Option<f64>,
-) -> JobCost {
+fn of(record: &JobRecord, total: &Group, attempts: Vec<gangline_api::CostGroup>, points: &[SeriesPoint]) -> JobCost {
     let devices = total.sum(Line::is_of_devices);
     // Without a price for all of its time, a cost for each step would be too low.
     let cost = (devices.unpriced == 0 && devices.nanos > 0).then(|| total.sum(|_| true).cost);
     let per = |count: i128| cost.filter(|_| count > 0).and_then(|cost| i64::try_from(cost / count).ok());
     let steps = record.high_water_step;
-    let tokens = tokens_per_step.map(|tokens| whole(tokens * as_float(steps)));
+    let tokens = tokens_per_step(points).map(|tokens| whole(tokens * as_float(steps)));
     let useful = total.sum(Line::is_useful).nanos;
+    let live_steps = record.progress.total_steps.filter(|_| !record.state.is_final());
+    let first = points.first().map_or(0, |first| first.step);
     JobCost {
         job: record.id.to_string(),
         name: record.name.clone(),
@@ -63,8 +60,17 @@ fn of(
         losses: losses(total),
         checkpoints: record.checkpoints.count,
         checkpoint_bytes: record.checkpoints.bytes,
+        nano_dollars_at_end: cost.zip(live_steps).and_then(|(cost, total)| at_end(cost, first, steps, total)),
         budget_nano_dollars: record.budget.as_ref().map(|budget| budget.limit.nano_dollars()),
     }
+}
+
+/// Returns what a job costs once its last step is made, after this `cost` from its first step to the one it has reached: a job
+/// that began with another's checkpoint paid only for its own steps.
+fn at_end(cost: i128, first: u64, reached: u64, total: u64) -> Option<i64> {
+    let done = reached.checked_sub(first)?;
+    let more = cost.saturating_mul(total.saturating_sub(reached).into()).checked_div(done.into())?;
+    i64::try_from(cost.saturating_add(more)).ok()
 }
 
 /// Returns the lines besides new steps, the most expensive first.
@@ -95,4 +101,19 @@ fn as_float(count: u64) -> f64 {
 #[expect(clippy::cast_possible_truncation, reason = "tokens are far below 2^63")]
 fn whole(number: f64) -> i128 {
     number.round() as i128
+}
+
+#[cfg(test)]
+mod tests {
+    use super::at_end;
+
+    #[test]
+    fn what_is_left_costs_as_much_a_step_as_what_was_made() {
+        assert_eq!(at_end(1_000, 0, 25, 100), Some(4_000));
+        assert_eq!(at_end(1_000, 50, 75, 100), Some(2_000), "it began at another's step 50");
+        assert_eq!(at_end(1_000, 0, 100, 100), Some(1_000));
+        assert_eq!(at_end(1_000, 0, 120, 100), Some(1_000), "more steps than it said");
+        assert_eq!(at_end(1_000, 7, 7, 100), None, "nothing is known of a step");
+        assert_eq!(at_end(i128::from(i64::MAX), 0, 1, u64::MAX), None);
+    }
 }
