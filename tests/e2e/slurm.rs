@@ -118,6 +118,22 @@ fn foreign_jobs_and_drained_nodes_are_respected() {
     on.product.wait_state(&again, "succeeded");
 }
 
+/// Its end is on the disk, where the next control plane finds it.
+#[test]
+fn a_gang_that_ended_gives_its_nodes_back_while_the_control_plane_is_away() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = OnSlurm::up(2);
+    let id = on.product.submit(&gang(1, "sleep 3"));
+    on.product.wait_state(&id, "running");
+    on.product.kill_control_plane();
+    wait_for("Slurm to be done with it", || on.jobs("RUNNING,COMPLETING,PENDING").is_empty().then_some(()));
+    on.product.start();
+    let job = on.product.wait_state(&id, "succeeded");
+    assert_eq!((attempts(&job), job["faults"].as_u64()), (1, Some(0)), "{job:#}");
+}
+
 /// Proves A-13: neither a control plane nor a slurmctld that is away hurts a job.
 #[test]
 fn jobs_go_on_while_the_control_plane_or_slurm_is_away() {

@@ -130,6 +130,10 @@ pub struct SupervisorSpec {
     /// Hang time-out: silence without a step, phase or output. 0: never; none: learned from the ranks.
     #[serde(default)]
     pub hang_timeout_ms: Option<u64>,
+    /// How long the supervisor waits for a control plane that is away once the attempt's end is on the disk; by default as long
+    /// as for one that is away while ranks run. Set where waiting keeps devices from others.
+    #[serde(default)]
+    pub end_wait_ms: Option<u64>,
     /// Source of the cloud's notice of reclaiming the machine: `aws`, `gcp`, `azure`, a URL or a file.
     #[serde(default)]
     pub notice_source: Option<String>,

@@ -31,25 +31,38 @@ enum Kind {
 }
 
 /// Samples of one name.
-struct Family {
+pub(super) struct Family {
     /// The name, of a counter without `_total`.
     name: &'static str,
     kind: Kind,
     help: &'static str,
+    /// Whether others named it, who know no `_total`.
+    is_foreign: bool,
     /// Label names and values, and the value.
     samples: Vec<(Vec<(&'static str, String)>, f64)>,
 }
 
 fn gauge(name: &'static str, help: &'static str) -> Family {
-    Family { name, kind: Kind::Gauge, help, samples: Vec::new() }
+    Family { name, kind: Kind::Gauge, help, is_foreign: false, samples: Vec::new() }
 }
 
 fn counter(name: &'static str, help: &'static str) -> Family {
-    Family { name, kind: Kind::Counter, help, samples: Vec::new() }
+    Family { name, kind: Kind::Counter, help, is_foreign: false, samples: Vec::new() }
 }
 
 impl Family {
-    fn sample(mut self, labels: &[(&'static str, &str)], value: f64) -> Family {
+    /// Returns a family under a name that others gave it.
+    pub(super) fn foreign(name: &'static str, is_counter: bool, help: &'static str) -> Family {
+        let kind = if is_counter { Kind::Counter } else { Kind::Gauge };
+        Family { name, kind, help, is_foreign: true, samples: Vec::new() }
+    }
+
+    /// Writes the family in Prometheus' text format.
+    pub(super) fn write_plain(&self, to: &mut String) {
+        self.write(to, false);
+    }
+
+    pub(super) fn sample(mut self, labels: &[(&'static str, &str)], value: f64) -> Family {
         let owned = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         self.samples.push((owned, value));
         self
@@ -60,7 +73,7 @@ impl Family {
     }
 
     fn write(&self, to: &mut String, is_open: bool) {
-        let suffix = if self.kind == Kind::Counter { "_total" } else { "" };
+        let suffix = if self.kind == Kind::Counter && !self.is_foreign { "_total" } else { "" };
         // OpenMetrics names the family, the text format the samples.
         let described = if is_open { self.name.to_owned() } else { format!("{}{suffix}", self.name) };
         let kind = if self.kind == Kind::Counter { "counter" } else { "gauge" };

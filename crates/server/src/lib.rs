@@ -12,6 +12,7 @@ mod basic;
 mod body;
 mod cost;
 mod crowd;
+mod dcgm;
 mod error;
 mod exposition;
 mod jobs;
@@ -183,6 +184,7 @@ pub fn router(app: App) -> Router {
     let own = Router::new()
         .nest("/api/v1", users.merge(supervisors).merge(agents).merge(open))
         .route("/metrics", get(exposition::scrape).layer(from_fn_with_state(app.clone(), auth::require_user)))
+        .route("/metrics/dcgm", get(dcgm::scrape).layer(from_fn_with_state(app.clone(), auth::require_user)))
         .route("/", get(page::show))
         .layer(from_fn(limit_time));
     own.merge(mlflow::routes(&app))

@@ -20,9 +20,14 @@ impl Client {
     }
 
     fn put(&self, path: &str, contents: &[u8]) -> u16 {
+        self.try_put(path, contents).expect("an answer")
+    }
+
+    /// The same, for nothing if no answer comes.
+    fn try_put(&self, path: &str, contents: &[u8]) -> Option<u16> {
         let url = format!("{}/api/2.0/mlflow-artifacts/artifacts/{path}", self.url);
         let sent = self.agent.put(url).header("authorization", &self.token).send(contents);
-        sent.expect("an answer").status().as_u16()
+        sent.ok().map(|answer| answer.status().as_u16())
     }
 
     fn get(&self, path: &str, range: &str) -> (u16, Result<Vec<u8>, ureq::Error>) {
@@ -107,6 +112,54 @@ fn artifacts_go_to_s3_in_parts_and_come_back_by_both_ways_though_it_throttles() 
     let damaged = objects(&server).into_iter().find(|path| path.metadata().is_ok_and(|file| file.len() == 5));
     std::fs::write(damaged.expect("the notes"), b"nodes").expect("it is ours");
     client.get("0/a/notes.txt", "").1.expect_err("a flipped bit breaks the answer off");
+}
+
+/// Whatever was acknowledged is there, and whatever is listed is whole, whenever the control plane is killed: with contents in the
+/// data folder and in S3.
+#[test]
+fn killed_uploads_lose_nothing_that_was_acknowledged_and_show_nothing_half_done() {
+    let server = Server::start();
+    for is_in_s3 in [false, true] {
+        let mut product = if is_in_s3 { product(&server, "secret") } else { Product::up(&["a=cpu:1"]) };
+        let mut acknowledged = Vec::new();
+        for round in 0..4_u64 {
+            let client = Client::of(&product);
+            let sender = std::thread::spawn(move || send_until_it_fails(&client, round));
+            std::thread::sleep(std::time::Duration::from_millis(150 + 170 * round));
+            product.kill_control_plane();
+            acknowledged.extend(sender.join().expect("no panic"));
+            product.start();
+        }
+        let client = Client::of(&product);
+        let list = client.json("/api/2.0/mlflow-artifacts/artifacts?path=0/r");
+        let listed: Vec<&str> =
+            list["files"].as_array().expect("a list").iter().filter_map(|file| file["path"].as_str()).collect();
+        assert!(acknowledged.len() >= 4, "{} uploads are too few to say anything", acknowledged.len());
+        for (path, round, length) in &acknowledged {
+            let (status, whole) = client.get(path, "");
+            assert!(status == 200 && whole.expect("a body") == contents(*round, *length), "{path}, in S3: {is_in_s3}");
+        }
+        for name in &listed {
+            let (status, whole) = client.get(&format!("0/r/{name}"), "");
+            let length = whole.expect("what is listed is whole").len();
+            assert!(status == 200 && length >= 1_000_000, "{name}: {length}");
+        }
+        let waiting = std::fs::read_dir(product.data().join("tracking/artifacts/incoming")).expect("a folder").count();
+        assert_eq!(waiting, 0, "what was cut off is gone");
+    }
+}
+
+/// Sends artifacts until one isn't acknowledged; returns those that were, with their round and length.
+fn send_until_it_fails(client: &Client, round: u64) -> Vec<(String, u64, u64)> {
+    let send = |number: u64| {
+        let (path, length) = (format!("0/r/{round}-{number}"), 1_000_000 + 7 * number);
+        (client.try_put(&path, &contents(round, length)) == Some(200)).then_some((path, round, length))
+    };
+    (0..200).map_while(send).collect()
+}
+
+fn contents(seed: u64, length: u64) -> Vec<u8> {
+    (0..length).map(|at| (at.wrapping_mul(31) ^ (at >> 7) ^ seed).to_le_bytes()[0]).collect()
 }
 
 #[test]

@@ -115,6 +115,8 @@ fn logs_follow_a_job_to_its_end_through_its_attempts() {
     let mark = product.path("failed-once");
     let run = format!(
         "name: talks\nresources: {{accelerators: \"cpu:2\"}}\nrun: |\n  echo \"rank $RANK attempt $GANGLINE_ATTEMPT\"\n  \
+         touch {0}.$RANK.$GANGLINE_ATTEMPT\n  \
+         until [ -e {0}.0.$GANGLINE_ATTEMPT -a -e {0}.1.$GANGLINE_ATTEMPT ]; do sleep 0.02; done\n  \
          sleep 0.3\n  [ -e {0} ] || {{ touch {0}; exit 1; }}\n",
         mark.display()
     );

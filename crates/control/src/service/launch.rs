@@ -150,6 +150,7 @@ impl Actor {
                     orphan_after_ms: millis(timing.orphan_after),
                     notice_source: self.options.notice_source.clone(),
                     hang_timeout_ms: hang_timeout_ms(spec.recovery.hang_timeout),
+                    end_wait_ms: None,
                     log_bytes_max: LOG_BYTES_MAX,
                     node,
                 }

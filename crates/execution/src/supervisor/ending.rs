@@ -2,8 +2,12 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
+
+use gangline_base::Timestamp;
 
 use super::END_FILE;
+use super::node_attempt::{NodeAttempt, Stage};
 use super::rank::{DO_NOT_RESTART, REQUEUE};
 use crate::files::write_durably;
 use crate::protocol::{FaultCause, NodeState, Outcome, Report};
@@ -35,6 +39,24 @@ fn exit_code(outcome: &Outcome) -> i32 {
             FaultCause::Signal { signal } => 128 + signal,
             _ => 1,
         },
+    }
+}
+
+impl NodeAttempt {
+    /// Returns when this supervisor gives the control plane up if nothing is heard of it until then. After an end that is on the
+    /// disk that may be sooner: nothing is lost then, since the next control plane finds it there.
+    pub(super) fn orphaned_at(&self) -> Timestamp {
+        let orphaned_at = self.last_contact + Duration::from_millis(self.spec.orphan_after_ms);
+        match (&self.stage, self.spec.end_wait_ms) {
+            (Stage::Ended(at, _), Some(wait)) if self.is_end_recorded => {
+                orphaned_at.min(self.last_contact.max(*at) + Duration::from_millis(wait))
+            }
+            _ => orphaned_at,
+        }
+    }
+
+    pub(super) fn is_orphan(&self, now: Timestamp) -> bool {
+        now >= self.orphaned_at()
     }
 }
 

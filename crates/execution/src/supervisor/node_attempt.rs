@@ -72,7 +72,9 @@ pub(super) struct NodeAttempt {
     pub(super) samples: Outbox<Sample>,
     pub(super) readings: Readings,
     last_sampled: Option<Step>,
-    last_contact: Timestamp,
+    pub(super) last_contact: Timestamp,
+    /// Whether the end is on the disk, where the next control plane finds it.
+    pub(super) is_end_recorded: bool,
     /// A report of the end was sent; only a later answer can acknowledge it.
     end_sent: bool,
     end_acknowledged: bool,
@@ -114,6 +116,7 @@ impl NodeAttempt {
             readings: Readings::of(&spec),
             last_sampled: None,
             last_contact: now,
+            is_end_recorded: false,
             end_sent: false,
             end_acknowledged: false,
             is_to_stay: false,
@@ -167,7 +170,7 @@ impl NodeAttempt {
 
     /// Returns when time alone will change the state.
     pub(super) fn deadline(&self) -> Timestamp {
-        let orphaned_at = self.last_contact + Duration::from_millis(self.spec.orphan_after_ms);
+        let orphaned_at = self.orphaned_at();
         match (&self.stage, &self.stop) {
             (Stage::Ended(..), _) => orphaned_at,
             (Stage::Finishing(_, ended), _) => *ended + FINISHING_MAX,
@@ -202,10 +205,6 @@ impl NodeAttempt {
     /// Reports whether there is news to report at once.
     pub(super) fn has_news(&self) -> bool {
         self.has_news
-    }
-
-    fn is_orphan(&self, now: Timestamp) -> bool {
-        now.since(self.last_contact) >= Duration::from_millis(self.spec.orphan_after_ms)
     }
 
     fn on_rank(&mut self, local: u32, change: impl FnOnce(&mut Rank)) -> Vec<Action> {

@@ -9,7 +9,7 @@ use super::input::{Action, Input, Kept};
 use super::node_attempt::{RENDEZVOUS_WAIT_MAX, STAY_MAX, Stage};
 use super::stacks::Stacks;
 use crate::health::{Finding, Verdict};
-use crate::protocol::{FaultCause, Orders, Outcome, SAMPLES_PER_REPORT_MAX, SampleMetric, StopOrder};
+use crate::protocol::{FaultCause, Orders, Outcome, SAMPLES_PER_REPORT_MAX, SampleMetric, StopOrder, SupervisorSpec};
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
 use crate::shim::{RankEnd, ShimCommand, ShimEvent};
 
@@ -156,6 +156,27 @@ fn without_contact_the_ranks_run_on_and_then_stop() {
     node_attempt.apply(at(121_500), ended(0, 121_500, RankEnd::Signal(15)));
     assert_eq!(outcome(&node_attempt), &Outcome::Stopped);
     assert!(node_attempt.is_over(at(121_500)));
+}
+
+/// Where waiting keeps devices from others, an end that the next control plane finds on the disk isn't waited with for long.
+#[test]
+fn a_recorded_end_waits_only_as_long_as_its_devices_may_be_held() {
+    let wait = Duration::from_secs(30);
+    let ended_at = |ended_at: u64, end_wait_ms: Option<u64>, is_recorded: bool| {
+        let mut node_attempt = Tested::new(SupervisorSpec { end_wait_ms, ..spec(1, 1) }, Some(meeting_point()));
+        node_attempt.begin(at(0));
+        node_attempt.apply(at(ended_at), ended(0, ended_at, RankEnd::Exit(0)));
+        node_attempt.is_end_recorded = is_recorded;
+        node_attempt
+    };
+    let recorded = ended_at(5_000, Some(30_000), true);
+    assert_eq!(recorded.deadline(), at(5_000) + wait);
+    assert!(!recorded.is_over(at(34_999)) && recorded.is_over(at(35_000)) && !recorded.is_acknowledged());
+    assert!(!ended_at(5_000, Some(30_000), false).is_over(at(60_000)), "the end would be lost");
+    assert!(!ended_at(5_000, None, true).is_over(at(60_000)), "it holds nothing");
+    let mut heard = ended_at(5_000, Some(30_000), true);
+    heard.apply(at(20_000), Input::Orders(orders()));
+    assert!(!heard.is_over(at(49_999)) && heard.is_over(at(50_000)), "the control plane was there");
 }
 
 #[test]

@@ -78,7 +78,6 @@ struct Shell {
     /// The remaining processes of the ranks are being killed.
     is_clearing: bool,
     is_end_diagnosed: bool,
-    is_end_recorded: bool,
     /// The supervisor has received a signal to end.
     is_terminated: Arc<AtomicBool>,
     /// A rank was ended by SIGTERM, and the supervisor has waited for its own.
@@ -109,7 +108,6 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         reserved_port,
         is_clearing: false,
         is_end_diagnosed: false,
-        is_end_recorded: false,
         is_blow_awaited: false,
         is_terminated: Arc::default(),
         spec,
@@ -141,7 +139,8 @@ fn make_checkpoint_folder(spec: &SupervisorSpec) -> Result<(), Problem> {
 pub(super) async fn deliver(spec: &Arc<SupervisorSpec>, end: Report) -> io::Result<Supervised> {
     let clock = Clock::start();
     let (mut contact, mut answers) = Contact::start(spec, clock.now())?;
-    let patience = tokio::time::Instant::now() + std::time::Duration::from_millis(spec.orphan_after_ms);
+    let wait = spec.end_wait_ms.unwrap_or(spec.orphan_after_ms);
+    let patience = tokio::time::Instant::now() + std::time::Duration::from_millis(wait);
     loop {
         if contact.is_due(clock.now(), false) {
             contact.send(Report { sent_at: clock.now().unix_nanos(), ..end.clone() });
@@ -415,7 +414,7 @@ impl Shell {
 
     /// Writes the last report to the disk before anything else, so that it outlives this process.
     fn record_end(&mut self, now: Timestamp) {
-        if self.is_end_recorded || !matches!(self.node_attempt.stage, Stage::Ended(..)) {
+        if self.node_attempt.is_end_recorded || !matches!(self.node_attempt.stage, Stage::Ended(..)) {
             return;
         }
         let is_first_try = !std::mem::replace(&mut self.is_end_diagnosed, true);
@@ -428,7 +427,7 @@ impl Shell {
         }
         let report = self.node_attempt.report(now);
         match ending::record(&self.spec.folder, &report) {
-            Ok(()) => self.is_end_recorded = true,
+            Ok(()) => self.node_attempt.is_end_recorded = true,
             // The missing resource may be there at the next tick.
             Err(error) if is_first_try => tracing::error!(%error, "the end can't be recorded yet, it is only reported"),
             Err(_) => {}

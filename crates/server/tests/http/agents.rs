@@ -33,6 +33,41 @@ fn get(plane: &Plane, path: &str) -> Value {
     answer.json()
 }
 
+/// Dashboards for NVIDIA's exporter find its names, and whose GPU it is.
+#[test]
+fn readings_of_gpus_have_the_names_of_dcgms_exporter_too() {
+    let plane = Plane::start();
+    let bearer = plane.bearer();
+    let scrape = || plane.send("GET", "/metrics/dcgm", &[("authorization", &bearer)], b"");
+    assert_eq!((scrape().status, scrape().text.as_str()), (200, ""));
+    let at = crate::plane::now().unix_nanos() - SECOND;
+    let rows = |value: f64| json!([{"at": at, "step": null, "values": [[0, value], [1, 7.0]]}]);
+    let batch = |device: u32, value: f64| {
+        let names = ["gpu.utilization_ratio", "gpu.ecc_uncorrected_total"];
+        json!({"device": device, "first": 0, "names": names, "rows": rows(value)})
+    };
+    let report = json!({"version": 1, "node": "n1", "started_at": 1, "every_ms": 1000, "hung": [], "findings": null,
+        "batches": [batch(0, 0.25), batch(1, 0.5)]});
+    assert_eq!(post(&plane, "n1", &token(&plane, "n1"), &report).status, 200);
+    let job = plane.submit("a", 1);
+    plane.launched();
+    let text = scrape().text;
+    let of = |device: u32, rest: &str| {
+        format!("{{gpu=\"{device}\",device=\"nvidia{device}\",modelName=\"cpu\",Hostname=\"n1\"{rest}}}")
+    };
+    let held = format!(",hpc_job=\"{job}\"");
+    for line in [
+        "# TYPE DCGM_FI_DEV_GPU_UTIL gauge".to_owned(),
+        format!("DCGM_FI_DEV_GPU_UTIL{} 25", of(0, &held)),
+        format!("DCGM_FI_DEV_GPU_UTIL{} 50", of(1, "")),
+        "# TYPE DCGM_FI_DEV_ECC_DBE_VOL_TOTAL counter".to_owned(),
+        format!("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{} 7", of(1, "")),
+    ] {
+        assert!(text.lines().any(|other| other == line), "no {line} in\n{text}");
+    }
+    assert_eq!(plane.send("GET", "/metrics/dcgm", &[], b"").refusal(), (401, "G0301".to_owned()));
+}
+
 #[test]
 fn readings_and_faults_of_a_node_are_there_after_a_restart_too() {
     let mut plane = Plane::start();

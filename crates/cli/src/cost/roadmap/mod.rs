@@ -49,7 +49,7 @@ pub(crate) struct RoadmapArgs {
 /// What becomes of a course: its months in each outlook, and of its money.
 struct Outcome {
     course: Course,
-    /// By outlook, as [`Outlook::ALL`] lists them.
+    /// By outlook, from low to high.
     months: Vec<Vec<Month>>,
 }
 

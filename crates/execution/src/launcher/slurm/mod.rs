@@ -49,6 +49,8 @@ use record::Record;
 use script::{STEP_END_FILE, Slice, gang_folder, step_name};
 use snapshot::{Snapshot, default_partition};
 
+/// How long a supervisor whose attempt has ended waits for a control plane that is away: meanwhile the gang keeps its nodes.
+const END_WAIT_MS: u64 = 30_000;
 /// Results of a query older than this say nothing about the present.
 const SIGHT_AGE_MAX: Duration = Duration::from_secs(10);
 /// If a step is still there this long after it was killed, its job is ended.
@@ -144,7 +146,8 @@ impl SlurmLauncher {
         for spec in gang {
             // A control plane that hasn't seen the nodes yet knows only their names.
             let address = snapshot.node(&spec.node).map_or_else(|| spec.address.clone(), |node| node.address.clone());
-            write_spec(&SupervisorSpec { keeps_visible_devices: true, address, ..spec.clone() })?;
+            let end_wait_ms = Some(END_WAIT_MS);
+            write_spec(&SupervisorSpec { keeps_visible_devices: true, address, end_wait_ms, ..spec.clone() })?;
         }
         let nodes: Vec<_> = gang.iter().filter_map(|spec| snapshot.node(&spec.node)).collect();
         let slice = Slice::of(gang, &nodes);

@@ -255,6 +255,7 @@ mod tests {
             heartbeat_ms: 500,
             orphan_after_ms: 600_000,
             hang_timeout_ms: None,
+            end_wait_ms: None,
             log_bytes_max: 1 << 20,
         };
         nodes.iter().map(spec).collect()

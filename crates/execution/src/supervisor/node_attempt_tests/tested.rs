@@ -82,6 +82,7 @@ pub(in crate::supervisor) fn spec(ranks: u32, nodes: u32) -> SupervisorSpec {
         heartbeat_ms: 1_000,
         orphan_after_ms: 120_000,
         hang_timeout_ms: None,
+        end_wait_ms: None,
         log_bytes_max: 1,
     }
 }

@@ -20,41 +20,71 @@ enum As {
 
 const MIB: f64 = 1_048_576.0;
 
-/// Fields by their names, without the prefixes `DCGM_FI_DEV_`, `DCGM_FI_PROF_` and `DCGM_FI_`; the first name is that of
-/// DCGM before 4.6, the second the one since, where it changed.
+/// Fields by their names: that of DCGM before 4.6, and the one since, where it changed, without one of the [`PREFIXES`].
 const FIELDS: [(&str, &str, As, &str); 31] = [
-    ("GPU_UTIL", "GPU_UTIL_RATIO", As::Percent, "gpu.utilization_ratio"),
-    ("MEM_COPY_UTIL", "MEMORY_UTIL_RATIO", As::Percent, "gpu.memory_utilization_ratio"),
-    ("ENC_UTIL", "ENC_UTIL_RATIO", As::Percent, "gpu.encoder_utilization_ratio"),
-    ("DEC_UTIL", "DEC_UTIL_RATIO", As::Percent, "gpu.decoder_utilization_ratio"),
-    ("FB_USED", "", As::Gauge(MIB), "gpu.memory_used_bytes"),
-    ("FB_TOTAL", "", As::Gauge(MIB), "gpu.memory_bytes"),
-    ("SM_CLOCK", "", As::Gauge(1e6), "gpu.sm_clock_hertz"),
-    ("MEM_CLOCK", "", As::Gauge(1e6), "gpu.memory_clock_hertz"),
-    ("POWER_USAGE", "BOARD_POWER_WATTS", As::Gauge(1.0), "gpu.power_watts"),
-    ("ENFORCED_POWER_LIMIT", "", As::Gauge(1.0), "gpu.power_limit_watts"),
-    ("TOTAL_ENERGY_CONSUMPTION", "", As::Counter(1e-3), "gpu.energy_joules_total"),
-    ("GPU_TEMP", "GPU_TEMP_CELSIUS", As::Gauge(1.0), "gpu.temperature_celsius"),
-    ("MEMORY_TEMP", "", As::Gauge(1.0), "gpu.memory_temperature_celsius"),
-    ("ECC_SBE_VOL_TOTAL", "", As::Counter(1.0), "gpu.ecc_corrected_total"),
-    ("ECC_DBE_VOL_TOTAL", "", As::Counter(1.0), "gpu.ecc_uncorrected_total"),
-    ("CORRECTABLE_REMAPPED_ROWS", "", As::Counter(1.0), "gpu.rows_remapped_corrected_total"),
-    ("UNCORRECTABLE_REMAPPED_ROWS", "", As::Counter(1.0), "gpu.rows_remapped_uncorrected_total"),
-    ("ROW_REMAP_PENDING", "", As::Gauge(1.0), "gpu.row_remap_pending"),
-    ("ROW_REMAP_FAILURE", "", As::Gauge(1.0), "gpu.row_remap_failed"),
-    ("GPU_RECOVERY_ACTION", "", As::Gauge(1.0), "gpu.recovery_action"),
-    ("XID_ERRORS", "XID_ERROR", As::Gauge(1.0), "gpu.last_xid"),
-    ("PCIE_REPLAY_COUNTER", "PCIE_REPLAY_TOTAL", As::Counter(1.0), "gpu.pcie_replays_total"),
-    ("SM_ACTIVE", "SM_UTIL_RATIO", As::Gauge(1.0), "gpu.sm_active_ratio"),
-    ("SM_OCCUPANCY", "SM_OCCUPANCY_RATIO", As::Gauge(1.0), "gpu.sm_occupancy_ratio"),
-    ("PIPE_TENSOR_ACTIVE", "TENSOR_UTIL_RATIO", As::Gauge(1.0), "gpu.tensor_active_ratio"),
-    ("DRAM_ACTIVE", "DRAM_UTIL_RATIO", As::Gauge(1.0), "gpu.dram_active_ratio"),
-    ("PCIE_RX_BYTES", "", As::Gauge(1.0), "gpu.pcie_receive_bytes_per_second"),
-    ("PCIE_TX_BYTES", "", As::Gauge(1.0), "gpu.pcie_transmit_bytes_per_second"),
-    ("NVLINK_RX_BYTES", "", As::Gauge(1.0), "gpu.nvlink_receive_bytes_per_second"),
-    ("NVLINK_TX_BYTES", "", As::Gauge(1.0), "gpu.nvlink_transmit_bytes_per_second"),
-    ("NVLINK_REPLAY_ERROR_COUNT_TOTAL", "", As::Counter(1.0), "gpu.nvlink_errors_total"),
+    ("DCGM_FI_DEV_GPU_UTIL", "GPU_UTIL_RATIO", As::Percent, "gpu.utilization_ratio"),
+    ("DCGM_FI_DEV_MEM_COPY_UTIL", "MEMORY_UTIL_RATIO", As::Percent, "gpu.memory_utilization_ratio"),
+    ("DCGM_FI_DEV_ENC_UTIL", "ENC_UTIL_RATIO", As::Percent, "gpu.encoder_utilization_ratio"),
+    ("DCGM_FI_DEV_DEC_UTIL", "DEC_UTIL_RATIO", As::Percent, "gpu.decoder_utilization_ratio"),
+    ("DCGM_FI_DEV_FB_USED", "", As::Gauge(MIB), "gpu.memory_used_bytes"),
+    ("DCGM_FI_DEV_FB_TOTAL", "", As::Gauge(MIB), "gpu.memory_bytes"),
+    ("DCGM_FI_DEV_SM_CLOCK", "", As::Gauge(1e6), "gpu.sm_clock_hertz"),
+    ("DCGM_FI_DEV_MEM_CLOCK", "", As::Gauge(1e6), "gpu.memory_clock_hertz"),
+    ("DCGM_FI_DEV_POWER_USAGE", "BOARD_POWER_WATTS", As::Gauge(1.0), "gpu.power_watts"),
+    ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "", As::Gauge(1.0), "gpu.power_limit_watts"),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "", As::Counter(1e-3), "gpu.energy_joules_total"),
+    ("DCGM_FI_DEV_GPU_TEMP", "GPU_TEMP_CELSIUS", As::Gauge(1.0), "gpu.temperature_celsius"),
+    ("DCGM_FI_DEV_MEMORY_TEMP", "", As::Gauge(1.0), "gpu.memory_temperature_celsius"),
+    ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "", As::Counter(1.0), "gpu.ecc_corrected_total"),
+    ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "", As::Counter(1.0), "gpu.ecc_uncorrected_total"),
+    ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "", As::Counter(1.0), "gpu.rows_remapped_corrected_total"),
+    ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "", As::Counter(1.0), "gpu.rows_remapped_uncorrected_total"),
+    ("DCGM_FI_DEV_ROW_REMAP_PENDING", "", As::Gauge(1.0), "gpu.row_remap_pending"),
+    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "", As::Gauge(1.0), "gpu.row_remap_failed"),
+    ("DCGM_FI_DEV_GPU_RECOVERY_ACTION", "", As::Gauge(1.0), "gpu.recovery_action"),
+    ("DCGM_FI_DEV_XID_ERRORS", "XID_ERROR", As::Gauge(1.0), "gpu.last_xid"),
+    ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "PCIE_REPLAY_TOTAL", As::Counter(1.0), "gpu.pcie_replays_total"),
+    ("DCGM_FI_PROF_SM_ACTIVE", "SM_UTIL_RATIO", As::Gauge(1.0), "gpu.sm_active_ratio"),
+    ("DCGM_FI_PROF_SM_OCCUPANCY", "SM_OCCUPANCY_RATIO", As::Gauge(1.0), "gpu.sm_occupancy_ratio"),
+    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "TENSOR_UTIL_RATIO", As::Gauge(1.0), "gpu.tensor_active_ratio"),
+    ("DCGM_FI_PROF_DRAM_ACTIVE", "DRAM_UTIL_RATIO", As::Gauge(1.0), "gpu.dram_active_ratio"),
+    ("DCGM_FI_PROF_PCIE_RX_BYTES", "", As::Gauge(1.0), "gpu.pcie_receive_bytes_per_second"),
+    ("DCGM_FI_PROF_PCIE_TX_BYTES", "", As::Gauge(1.0), "gpu.pcie_transmit_bytes_per_second"),
+    ("DCGM_FI_PROF_NVLINK_RX_BYTES", "", As::Gauge(1.0), "gpu.nvlink_receive_bytes_per_second"),
+    ("DCGM_FI_PROF_NVLINK_TX_BYTES", "", As::Gauge(1.0), "gpu.nvlink_transmit_bytes_per_second"),
+    ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "", As::Counter(1.0), "gpu.nvlink_errors_total"),
 ];
+
+/// A field of DCGM's exporter that says what a metric says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Field {
+    /// The name that it had before DCGM 4.6, by which dashboards ask for it.
+    pub name: &'static str,
+    /// Whether it only grows.
+    pub is_counter: bool,
+    /// How many of the metric's units one of the field's is.
+    unit: f64,
+}
+
+impl Field {
+    /// Returns a reading of the metric in the field's unit.
+    #[must_use]
+    pub fn value(&self, reading: f64) -> f64 {
+        reading / self.unit
+    }
+}
+
+/// Returns the field that says what a metric says, if there is one.
+#[must_use]
+pub fn dcgm_field(metric: &str) -> Option<Field> {
+    let (name, _, made, _) = FIELDS.iter().find(|(.., known)| *known == metric)?;
+    let (is_counter, unit) = match made {
+        As::Percent => (false, 0.01),
+        As::Gauge(unit) => (false, *unit),
+        As::Counter(unit) => (true, *unit),
+    };
+    Some(Field { name, is_counter, unit })
+}
 
 const PREFIXES: [&str; 3] = ["DCGM_FI_DEV_", "DCGM_FI_PROF_", "DCGM_FI_"];
 
@@ -106,8 +136,9 @@ fn samples(page: &str) -> Vec<Sample> {
 fn sample(line: &str) -> Option<Sample> {
     let (name, rest) = line.split_once('{')?;
     let (labels, value) = rest.rsplit_once('}')?;
-    let name = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
-    let (_, renamed, made, metric_name) = FIELDS.iter().find(|(old, new, ..)| name == *old || name == *new)?;
+    let name = stem(name)?;
+    let (_, renamed, made, metric_name) =
+        FIELDS.iter().find(|(old, new, ..)| stem(old) == Some(name) || name == *new)?;
     let device = label(labels, "gpu")?.parse().ok()?;
     if label(labels, "GPU_I_ID").is_some_and(|instance| !instance.is_empty()) {
         return None;
@@ -125,6 +156,11 @@ fn sample(line: &str) -> Option<Sample> {
         As::Counter(scale) => Value::Counter { count: whole(value)?, scale: *scale },
     };
     Some(Sample { metric: metric(metric_name), part: None, device: Some(device), value })
+}
+
+/// Returns a field's name without its prefix.
+fn stem(name: &str) -> Option<&str> {
+    PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))
 }
 
 /// Returns a label's value; those that matter have no escapes in them.
@@ -187,6 +223,24 @@ mod tests {
         ] {
             assert_eq!(one(bad), None, "{bad}");
         }
+    }
+
+    /// What is written for dashboards reads back as what it was.
+    #[test]
+    fn each_field_has_its_metrics_value_in_its_own_unit() {
+        for (name, _, _, metric_name) in FIELDS {
+            let field = dcgm_field(metric_name).expect("it is in the table");
+            assert_eq!(field.name, name);
+            let read = sample(&format!("{name}{{gpu=\"2\"}} {}", field.value(64.0))).expect("a sample");
+            let value = match read.value {
+                Value::Gauge(value) => value,
+                Value::Counter { count, scale } => u32::try_from(count).map(f64::from).expect("small") * scale,
+            };
+            assert!((value - 64.0).abs() < 1e-9 && read.metric.name == metric_name, "{name}: {value}");
+        }
+        assert_eq!(dcgm_field("host.cpu_busy_ratio"), None);
+        let busy = dcgm_field("gpu.utilization_ratio").expect("it is in the table");
+        assert_eq!((busy.name, busy.value(0.91).round(), busy.is_counter), ("DCGM_FI_DEV_GPU_UTIL", 91.0, false));
     }
 
     #[test]

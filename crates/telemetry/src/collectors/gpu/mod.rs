@@ -13,7 +13,7 @@ mod nvml;
 mod state;
 
 pub use amd::Amd;
-pub use dcgm::Exporter;
+pub use dcgm::{Exporter, Field, dcgm_field};
 pub use driver::{Driver, GpuError, Product, States};
 pub use nvml::NvmlSource;
 pub use nvml_wrapper::bitmasks::device::ThrottleReasons;
