@@ -68,9 +68,9 @@ pub(super) struct Advice {
 }
 
 impl Month {
-    /// Reports whether jobs wait longer than they may, or have no place.
+    /// Reports whether more than 5 % of the jobs wait longer than they may: a job that has no place waits for ever.
     pub(super) fn is_short(&self, roadmap: &Roadmap) -> bool {
-        self.wait_p95 > roadmap.wait_p95_hours * 3_600.0
+        self.wait_p95 > roadmap.wait_p95_hours * 3_600.0 || self.too_large > 0.05
     }
 }
 
@@ -177,10 +177,11 @@ impl Future {
         })
     }
 
-    /// Returns the cluster's nodes and more like its first.
+    /// Returns the cluster's nodes and more like the largest of them.
     fn nodes(&self, bought: u32) -> Vec<NodeSpec> {
         let mut nodes = self.cluster.nodes.clone();
-        let template = nodes[0].clone();
+        let largest = nodes.iter().max_by_key(|node| node.capacity.accelerators);
+        let Some(template) = largest.cloned() else { return nodes };
         let more = (0..bought).filter_map(|number| {
             let name = NodeName::new(&format!("bought-{number:05}")).ok()?;
             Some(NodeSpec { name, ..template.clone() })
