@@ -1,9 +1,14 @@
 //! Artifacts whose contents are in S3, by a real server that throttles.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::fixtures::product::Product;
 use crate::fixtures::s3::Server;
+use crate::fixtures::wait_for;
 
 /// A client of the artifacts of a control plane.
 struct Client {
@@ -99,7 +104,7 @@ fn artifacts_go_to_s3_in_parts_and_come_back_by_both_ways_though_it_throttles() 
     assert_eq!(signed["file_size"], large.len());
     let url = signed["url"].as_str().expect("an address");
     // Without a token; the server throttles this way too.
-    let fetched = crate::fixtures::wait_for("the object", || {
+    let fetched = wait_for("the object", || {
         let mut answer = client.agent.get(url).header("range", "bytes=0-99").call().expect("an answer");
         (answer.status().as_u16() == 206).then(|| answer.body_mut().read_to_vec().expect("a body"))
     });
@@ -124,8 +129,12 @@ fn killed_uploads_lose_nothing_that_was_acknowledged_and_show_nothing_half_done(
         let mut acknowledged = Vec::new();
         for round in 0..4_u64 {
             let client = Client::of(&product);
-            let sender = std::thread::spawn(move || send_until_it_fails(&client, round));
-            std::thread::sleep(std::time::Duration::from_millis(150 + 170 * round));
+            let count = Arc::new(AtomicU64::new(0));
+            let counted = Arc::clone(&count);
+            let sender = std::thread::spawn(move || send_until_it_fails(&client, round, &counted));
+            wait_for("uploads", || (count.load(Ordering::SeqCst) > round).then_some(()));
+            // Into the middle of the next one, each time elsewhere.
+            std::thread::sleep(Duration::from_millis(7 * round));
             product.kill_control_plane();
             acknowledged.extend(sender.join().expect("no panic"));
             product.start();
@@ -134,7 +143,7 @@ fn killed_uploads_lose_nothing_that_was_acknowledged_and_show_nothing_half_done(
         let list = client.json("/api/2.0/mlflow-artifacts/artifacts?path=0/r");
         let listed: Vec<&str> =
             list["files"].as_array().expect("a list").iter().filter_map(|file| file["path"].as_str()).collect();
-        assert!(acknowledged.len() >= 4, "{} uploads are too few to say anything", acknowledged.len());
+        assert!(acknowledged.len() >= 10, "one, two, three and four at least: {}", acknowledged.len());
         for (path, round, length) in &acknowledged {
             let (status, whole) = client.get(path, "");
             assert!(status == 200 && whole.expect("a body") == contents(*round, *length), "{path}, in S3: {is_in_s3}");
@@ -150,12 +159,14 @@ fn killed_uploads_lose_nothing_that_was_acknowledged_and_show_nothing_half_done(
 }
 
 /// Sends artifacts until one isn't acknowledged; returns those that were, with their round and length.
-fn send_until_it_fails(client: &Client, round: u64) -> Vec<(String, u64, u64)> {
+fn send_until_it_fails(client: &Client, round: u64, count: &AtomicU64) -> Vec<(String, u64, u64)> {
     let send = |number: u64| {
         let (path, length) = (format!("0/r/{round}-{number}"), 1_000_000 + 7 * number);
-        (client.try_put(&path, &contents(round, length)) == Some(200)).then_some((path, round, length))
+        let is_kept = client.try_put(&path, &contents(round, length)) == Some(200);
+        is_kept.then(|| count.fetch_add(1, Ordering::SeqCst));
+        is_kept.then_some((path, round, length))
     };
-    (0..200).map_while(send).collect()
+    (0..10_000).map_while(send).collect()
 }
 
 fn contents(seed: u64, length: u64) -> Vec<u8> {
