@@ -47,7 +47,7 @@ pub(super) async fn scrape(State(app): State<Arc<App>>) -> Result<Response, ApiE
         }
     }
     let mut text = String::new();
-    families.values().for_each(|family| family.write_plain(&mut text));
+    families.values().for_each(|family| family.write(&mut text, false));
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }
 

@@ -57,11 +57,6 @@ impl Family {
         Family { name, kind, help, is_foreign: true, samples: Vec::new() }
     }
 
-    /// Writes the family in Prometheus' text format.
-    pub(super) fn write_plain(&self, to: &mut String) {
-        self.write(to, false);
-    }
-
     pub(super) fn sample(mut self, labels: &[(&'static str, &str)], value: f64) -> Family {
         let owned = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         self.samples.push((owned, value));
@@ -72,7 +67,8 @@ impl Family {
         self.sample(&[], value)
     }
 
-    fn write(&self, to: &mut String, is_open: bool) {
+    /// Writes the family in Prometheus' text format or as OpenMetrics.
+    pub(super) fn write(&self, to: &mut String, is_open: bool) {
         let suffix = if self.kind == Kind::Counter && !self.is_foreign { "_total" } else { "" };
         // OpenMetrics names the family, the text format the samples.
         let described = if is_open { self.name.to_owned() } else { format!("{}{suffix}", self.name) };

@@ -20,7 +20,8 @@ enum As {
 
 const MIB: f64 = 1_048_576.0;
 
-/// Fields by their names: that of DCGM before 4.6, and the one since, where it changed, without one of the [`PREFIXES`].
+/// Fields by their names: that of DCGM before 4.6, and the one since, where it changed, without one of the [`PREFIXES`]
+/// (dcgm_fields.py, `_DEPRECATED_ALIASES`).
 const FIELDS: [(&str, &str, As, &str); 31] = [
     ("DCGM_FI_DEV_GPU_UTIL", "GPU_UTIL_RATIO", As::Percent, "gpu.utilization_ratio"),
     ("DCGM_FI_DEV_MEM_COPY_UTIL", "MEMORY_UTIL_RATIO", As::Percent, "gpu.memory_utilization_ratio"),
@@ -31,17 +32,27 @@ const FIELDS: [(&str, &str, As, &str); 31] = [
     ("DCGM_FI_DEV_SM_CLOCK", "", As::Gauge(1e6), "gpu.sm_clock_hertz"),
     ("DCGM_FI_DEV_MEM_CLOCK", "", As::Gauge(1e6), "gpu.memory_clock_hertz"),
     ("DCGM_FI_DEV_POWER_USAGE", "BOARD_POWER_WATTS", As::Gauge(1.0), "gpu.power_watts"),
-    ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "", As::Gauge(1.0), "gpu.power_limit_watts"),
+    ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "BOARD_POWER_LIMIT_ENFORCED_WATTS", As::Gauge(1.0), "gpu.power_limit_watts"),
     ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "", As::Counter(1e-3), "gpu.energy_joules_total"),
     ("DCGM_FI_DEV_GPU_TEMP", "GPU_TEMP_CELSIUS", As::Gauge(1.0), "gpu.temperature_celsius"),
-    ("DCGM_FI_DEV_MEMORY_TEMP", "", As::Gauge(1.0), "gpu.memory_temperature_celsius"),
+    ("DCGM_FI_DEV_MEMORY_TEMP", "MEMORY_TEMP_CELSIUS", As::Gauge(1.0), "gpu.memory_temperature_celsius"),
     ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "", As::Counter(1.0), "gpu.ecc_corrected_total"),
     ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "", As::Counter(1.0), "gpu.ecc_uncorrected_total"),
-    ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "", As::Counter(1.0), "gpu.rows_remapped_corrected_total"),
-    ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "", As::Counter(1.0), "gpu.rows_remapped_uncorrected_total"),
+    (
+        "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
+        "ROW_REMAP_CORRECTABLE_TOTAL",
+        As::Counter(1.0),
+        "gpu.rows_remapped_corrected_total",
+    ),
+    (
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+        "ROW_REMAP_UNCORRECTABLE_TOTAL",
+        As::Counter(1.0),
+        "gpu.rows_remapped_uncorrected_total",
+    ),
     ("DCGM_FI_DEV_ROW_REMAP_PENDING", "", As::Gauge(1.0), "gpu.row_remap_pending"),
-    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "", As::Gauge(1.0), "gpu.row_remap_failed"),
-    ("DCGM_FI_DEV_GPU_RECOVERY_ACTION", "", As::Gauge(1.0), "gpu.recovery_action"),
+    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "ROW_REMAP_FAILED", As::Gauge(1.0), "gpu.row_remap_failed"),
+    ("DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", "GPU_RECOVERY_ACTION", As::Gauge(1.0), "gpu.recovery_action"),
     ("DCGM_FI_DEV_XID_ERRORS", "XID_ERROR", As::Gauge(1.0), "gpu.last_xid"),
     ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "PCIE_REPLAY_TOTAL", As::Counter(1.0), "gpu.pcie_replays_total"),
     ("DCGM_FI_PROF_SM_ACTIVE", "SM_UTIL_RATIO", As::Gauge(1.0), "gpu.sm_active_ratio"),
@@ -52,7 +63,12 @@ const FIELDS: [(&str, &str, As, &str); 31] = [
     ("DCGM_FI_PROF_PCIE_TX_BYTES", "", As::Gauge(1.0), "gpu.pcie_transmit_bytes_per_second"),
     ("DCGM_FI_PROF_NVLINK_RX_BYTES", "", As::Gauge(1.0), "gpu.nvlink_receive_bytes_per_second"),
     ("DCGM_FI_PROF_NVLINK_TX_BYTES", "", As::Gauge(1.0), "gpu.nvlink_transmit_bytes_per_second"),
-    ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "", As::Counter(1.0), "gpu.nvlink_errors_total"),
+    (
+        "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+        "NVLINK_REPLAY_ERROR_TOTAL",
+        As::Counter(1.0),
+        "gpu.nvlink_errors_total",
+    ),
 ];
 
 /// A field of DCGM's exporter that says what a metric says.
@@ -77,7 +93,7 @@ impl Field {
 /// Returns the field that says what a metric says, if there is one.
 #[must_use]
 pub fn dcgm_field(metric: &str) -> Option<Field> {
-    let (name, _, made, _) = FIELDS.iter().find(|(.., known)| *known == metric)?;
+    let (name, _, made, _) = FIELDS.iter().find(|(.., known)| *known == metric && metric != WIDER)?;
     let (is_counter, unit) = match made {
         As::Percent => (false, 0.01),
         As::Gauge(unit) => (false, *unit),
@@ -85,6 +101,9 @@ pub fn dcgm_field(metric: &str) -> Option<Field> {
     };
     Some(Field { name, is_counter, unit })
 }
+
+/// What the exporter doesn't say the same of: Gangline counts all errors of NVLink, the exporter's field only replays.
+const WIDER: &str = "gpu.nvlink_errors_total";
 
 const PREFIXES: [&str; 3] = ["DCGM_FI_DEV_", "DCGM_FI_PROF_", "DCGM_FI_"];
 
@@ -204,6 +223,11 @@ mod tests {
         let busy = Some(("gpu.sm_active_ratio", Some(3), Value::Gauge(0.5)));
         assert_eq!(one(r#"DCGM_FI_PROF_SM_ACTIVE{gpu="3",UUID="GPU-1",hostname="n1"} 0.5"#), busy);
         assert_eq!(one(r#"DCGM_FI_PROF_SM_UTIL_RATIO{gpu="3",Hostname="n1"} 0.5 1795644078000"#), busy);
+        let hot = Some(("gpu.memory_temperature_celsius", Some(0), Value::Gauge(71.0)));
+        assert_eq!(one(r#"DCGM_FI_DEV_MEMORY_TEMP_CELSIUS{gpu="0"} 71"#), hot);
+        let action = Some(("gpu.recovery_action", Some(0), Value::Gauge(2.0)));
+        assert_eq!(one(r#"DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION{gpu="0"} 2"#), action);
+        assert_eq!(one(r#"DCGM_FI_DEV_GPU_RECOVERY_ACTION{gpu="0"} 2"#), action);
         let percent = Some(("gpu.utilization_ratio", Some(0), Value::Gauge(0.91)));
         assert_eq!(one(r#"DCGM_FI_DEV_GPU_UTIL_RATIO{gpu="0"} 91"#), percent, "DCGM 4.6 renamed it and kept its unit");
         assert_eq!(one(r#"DCGM_FI_DEV_GPU_UTIL_RATIO{gpu="0"} 0.910000"#), percent, "DCGM 4.7 made it a part of 1");
@@ -228,7 +252,7 @@ mod tests {
     /// What is written for dashboards reads back as what it was.
     #[test]
     fn each_field_has_its_metrics_value_in_its_own_unit() {
-        for (name, _, _, metric_name) in FIELDS {
+        for (name, _, _, metric_name) in FIELDS.into_iter().filter(|(.., metric)| *metric != WIDER) {
             let field = dcgm_field(metric_name).expect("it is in the table");
             assert_eq!(field.name, name);
             let read = sample(&format!("{name}{{gpu=\"2\"}} {}", field.value(64.0))).expect("a sample");
@@ -238,7 +262,7 @@ mod tests {
             };
             assert!((value - 64.0).abs() < 1e-9 && read.metric.name == metric_name, "{name}: {value}");
         }
-        assert_eq!(dcgm_field("host.cpu_busy_ratio"), None);
+        assert_eq!((dcgm_field("host.cpu_busy_ratio"), dcgm_field(WIDER)), (None, None));
         let busy = dcgm_field("gpu.utilization_ratio").expect("it is in the table");
         assert_eq!((busy.name, busy.value(0.91).round(), busy.is_counter), ("DCGM_FI_DEV_GPU_UTIL", 91.0, false));
     }
