@@ -156,7 +156,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let folder = private(folder)?;
     let path = configuration::path(&folder, args.config.as_ref());
     let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
-    let (alert_setup, depots) = (alerts::setup(&folder, &config, path.as_deref())?, beside::depots(&config)?);
+    let (alert_setup, remotes) = (alerts::setup(&folder, &config, path.as_deref())?, beside::remotes(&config)?);
     let listening = Listening::choose(&folder, &config, path.as_deref(), &args.listen)?;
     let secrets = open_secrets(&folder)?;
     let Chosen { launcher, has_nodes } =
@@ -194,7 +194,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (code, visits) = (CodeStore::new(&folder, config.snapshot_max), Visits::default());
     publish(&folder, &url, listening.tls.as_ref().map(|tls| tls.certificates()))
         .map_err(|error| unpublished(&folder, &error))?;
-    let beside = Beside::start(&folder, &config.retention, depots, &service)?;
+    let beside = Beside::start(&folder, &config.retention, remotes, &service)?;
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let reloading = Reloading::of(reload::reader(folder.clone(), args.config.clone(), config), &service);
     let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &beside.series());

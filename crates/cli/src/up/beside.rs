@@ -9,7 +9,7 @@ use gangline_control::service::Service;
 use gangline_control::upkeep::Upkeep;
 use gangline_server::Tracking;
 use gangline_specs::config::{Config, MetricRetention, Retention};
-use gangline_store::tracking::{self, ARTIFACTS_FOLDER, ArtifactStore, Depots, TRACKING_FOLDER};
+use gangline_store::tracking::{self, ARTIFACTS_FOLDER, ArtifactStore, Remotes, TRACKING_FOLDER};
 use gangline_telemetry::series;
 use tracing::warn;
 
@@ -29,7 +29,12 @@ pub(super) struct Beside {
 
 impl Beside {
     /// Starts the stores of a data folder.
-    pub(super) fn start(folder: &Path, kept: &Retention, depots: Depots, service: &Service) -> std::io::Result<Beside> {
+    pub(super) fn start(
+        folder: &Path,
+        kept: &Retention,
+        remotes: Remotes,
+        service: &Service,
+    ) -> std::io::Result<Beside> {
         let series = start_series(folder, &kept.metrics).inspect_err(|cause| {
             warn!(cause, "metrics can't be stored (docs/errors/G0322.md); everything else goes on");
         });
@@ -41,7 +46,7 @@ impl Beside {
             Ok(service) => service.handle(),
             Err(cause) => tracking::Handle::closed(cause),
         };
-        let artifacts = ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), store.clone(), depots);
+        let artifacts = ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), store.clone(), remotes);
         let tracking = Tracking::new(store, artifacts, service.views(), output::now);
         let upkeep = Upkeep::start(tracking.job_runs.clone(), tracking.registry.clone(), tracking.webhooks.clone())?;
         Ok(Beside { series, tracking_service: started.ok(), tracking, upkeep })
@@ -70,9 +75,9 @@ impl Beside {
 
 /// Returns the place of artifacts that a configuration names; settings for S3 are in the environment, as AWS's own tools have
 /// them.
-pub(super) fn depots(config: &Config) -> Result<Depots, Failure> {
+pub(super) fn remotes(config: &Config) -> Result<Remotes, Failure> {
     let place = &config.artifacts;
-    Depots::new(place.address.as_deref(), place.direct_downloads, s3::settings()).map_err(|failure| {
+    Remotes::new(place.address.as_deref(), place.direct_downloads, s3::settings()).map_err(|failure| {
         let hint = "docs/reference/configuration.md#artifacts says what the table may hold";
         Failure::coded("G0505", format!("[artifacts]: {}", with_causes(&failure)), hint)
     })
@@ -93,6 +98,6 @@ fn start_series(folder: &Path, kept: &MetricRetention) -> Result<series::Service
 fn start_tracking(folder: &Path) -> Result<tracking::Service, tracking::Failure> {
     let service = tracking::Service::start(folder, tracking::Options { clock: output::now })?;
     // Uploads that were cut off go before new ones begin.
-    ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), service.handle(), Depots::default()).prepare()?;
+    ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), service.handle(), Remotes::default()).prepare()?;
     Ok(service)
 }

@@ -20,7 +20,7 @@ pub(crate) const STOPPED_CODE: i32 = 143;
 /// Records the last report of an attempt.
 pub(super) fn record(folder: &Path, report: &Report) -> io::Result<()> {
     if let NodeState::Ended { outcome, .. } = &report.state {
-        // Only words about the end depend on it.
+        // Only what Slurm says of the end depends on this file.
         let _ = std::fs::write(folder.join(EXIT_CODE_FILE), format!("{}\n", exit_code(outcome)));
     }
     serde_json::to_vec(report).map_err(io::Error::from).and_then(|bytes| write_durably(&folder.join(END_FILE), &bytes))

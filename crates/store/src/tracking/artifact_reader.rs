@@ -4,7 +4,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
-use super::{Depots, Failure, StoredArtifact};
+use super::{Failure, Remotes, StoredArtifact};
 
 /// Bytes read from a file at once.
 const FILE_PIECE: u64 = 256 << 10;
@@ -24,7 +24,7 @@ pub struct ArtifactReader {
 #[derive(Debug)]
 enum Source {
     File(File),
-    Object { depots: Depots, key: String },
+    Object { remotes: Remotes, key: String },
 }
 
 impl ArtifactReader {
@@ -32,8 +32,8 @@ impl ArtifactReader {
         ArtifactReader::of(Source::File(file), stored)
     }
 
-    pub(super) fn of_object(depots: Depots, key: String, stored: StoredArtifact) -> ArtifactReader {
-        ArtifactReader::of(Source::Object { depots, key }, stored)
+    pub(super) fn of_object(remotes: Remotes, key: String, stored: StoredArtifact) -> ArtifactReader {
+        ArtifactReader::of(Source::Object { remotes, key }, stored)
     }
 
     fn of(source: Source, stored: StoredArtifact) -> ArtifactReader {
@@ -88,9 +88,9 @@ impl ArtifactReader {
                 file.read_exact_at(&mut piece, range.start)?;
                 Ok(piece)
             }
-            Source::Object { depots, key } => {
+            Source::Object { remotes, key } => {
                 let address = self.stored.place.as_deref().unwrap_or_default();
-                depots.read(address, key, upto(OBJECT_PIECE))
+                remotes.read(address, key, upto(OBJECT_PIECE))
             }
         }
     }

@@ -8,7 +8,7 @@ use gangline_base::with_causes;
 use gangline_tracking::UnixMillis;
 
 use super::artifact_reader::ArtifactReader;
-use super::{ArtifactEntry, Blobs, Depots, Failure, Handle, StoredArtifact, Upload};
+use super::{ArtifactEntry, Blobs, Failure, Handle, Remotes, StoredArtifact, Upload};
 
 /// How long an address at which an artifact can be read is valid.
 const SIGNED_FOR: Duration = Duration::from_hours(1);
@@ -18,7 +18,7 @@ const SIGNED_FOR: Duration = Duration::from_hours(1);
 pub struct ArtifactStore {
     handle: Handle,
     blobs: Blobs,
-    depots: Depots,
+    remotes: Remotes,
     /// Held while a path gets contents, or contents are removed that no path has: so nothing is removed that an artifact is
     /// about to have.
     naming: Arc<Mutex<()>>,
@@ -26,9 +26,9 @@ pub struct ArtifactStore {
 
 impl ArtifactStore {
     /// Returns the store of a folder, which [`ArtifactStore::prepare`] makes. Uploads arrive there; new contents stay there or
-    /// go where `depots` says.
-    pub fn of(folder: PathBuf, handle: Handle, depots: Depots) -> ArtifactStore {
-        ArtifactStore { handle, blobs: Blobs::of(folder), depots, naming: Arc::default() }
+    /// go where `remotes` says.
+    pub fn of(folder: PathBuf, handle: Handle, remotes: Remotes) -> ArtifactStore {
+        ArtifactStore { handle, blobs: Blobs::of(folder), remotes, naming: Arc::default() }
     }
 
     /// Makes the folder, and removes uploads that were cut off.
@@ -52,7 +52,7 @@ impl ArtifactStore {
     /// # Errors
     /// If it can't be written, or can't have the path; nothing is listed then that wasn't before.
     pub fn put(&self, path: String, upload: Upload, now: UnixMillis) -> Result<StoredArtifact, Failure> {
-        let place = self.depots.address().map(str::to_owned);
+        let place = self.remotes.address().map(str::to_owned);
         let (digest, bytes) = upload.contents();
         let stored = StoredArtifact { digest, bytes, place };
         // What takes long comes before the lock, under which only contents that were removed meanwhile are sent again.
@@ -72,7 +72,7 @@ impl ArtifactStore {
     fn send(&self, stored: &StoredArtifact, upload: &Upload) -> Result<(), Failure> {
         match &stored.place {
             None => upload.sync(),
-            Some(address) => upload.read(|file| self.depots.keep(address, &self.key(stored)?, file, stored.bytes)),
+            Some(address) => upload.read(|file| self.remotes.keep(address, &self.key(stored)?, file, stored.bytes)),
         }
     }
 
@@ -84,14 +84,14 @@ impl ArtifactStore {
         let stored = self.handle.read(|reading| reading.artifact(path))?;
         match stored.place {
             None => Ok(ArtifactReader::of_file(self.blobs.read(stored.digest)?, stored)),
-            Some(_) => Ok(ArtifactReader::of_object(self.depots.clone(), self.key(&stored)?, stored)),
+            Some(_) => Ok(ArtifactReader::of_object(self.remotes.clone(), self.key(&stored)?, stored)),
         }
     }
 
     /// Reports whether clients are to download by [`ArtifactStore::signed_url`].
     #[must_use]
     pub fn is_direct(&self) -> bool {
-        self.depots.is_direct()
+        self.remotes.is_direct()
     }
 
     /// Returns an artifact, and an address at which anybody can read it for an hour, if its contents are where there are such.
@@ -101,7 +101,7 @@ impl ArtifactStore {
     pub fn signed_url(&self, path: &str) -> Result<(StoredArtifact, Option<String>), Failure> {
         let stored = self.handle.read(|reading| reading.artifact(path))?;
         let Some(address) = &stored.place else { return Ok((stored, None)) };
-        let url = self.depots.signed_url(address, &self.key(&stored)?, SIGNED_FOR)?;
+        let url = self.remotes.signed_url(address, &self.key(&stored)?, SIGNED_FOR)?;
         Ok((stored, url))
     }
 
@@ -120,7 +120,7 @@ impl ArtifactStore {
     fn remove_contents(&self, stored: &StoredArtifact) {
         let removed = match &stored.place {
             None => self.blobs.remove(stored.digest),
-            Some(address) => self.key(stored).and_then(|key| self.depots.remove(address, &key)),
+            Some(address) => self.key(stored).and_then(|key| self.remotes.remove(address, &key)),
         };
         if let Err(failure) = removed {
             let (digest, place) = (stored.digest.to_string(), stored.place.as_deref().unwrap_or("the data folder"));

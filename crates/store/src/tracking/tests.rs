@@ -203,12 +203,12 @@ fn a_search_of_too_many_datasets_is_refused() {
 }
 
 fn artifacts(folder: &Path, handle: Handle) -> ArtifactStore {
-    let store = ArtifactStore::of(folder.join("artifacts"), handle, Depots::default());
+    let store = ArtifactStore::of(folder.join("artifacts"), handle, Remotes::default());
     store.prepare().expect("the folder is writable");
     store
 }
 
-fn put(store: &ArtifactStore, path: &str, contents: &[u8]) -> Result<StoredArtifact, Failure> {
+pub(super) fn put(store: &ArtifactStore, path: &str, contents: &[u8]) -> Result<StoredArtifact, Failure> {
     let mut upload = store.begin(&format!("upload-{}", path.replace('/', "-")))?;
     upload.write(contents)?;
     store.put(path.into(), upload, NOW)
@@ -434,7 +434,7 @@ fn a_copy_is_as_of_one_moment_while_runs_and_artifacts_come_and_go() {
     service.stop();
     let handle = moved.handle();
     let artifacts =
-        ArtifactStore::of(data.join(TRACKING_FOLDER).join(ARTIFACTS_FOLDER), handle.clone(), Depots::default());
+        ArtifactStore::of(data.join(TRACKING_FOLDER).join(ARTIFACTS_FOLDER), handle.clone(), Remotes::default());
     artifacts.prepare().expect("the folder is writable");
     make_run(&handle, "r1");
     let put = |number: i64| {
@@ -459,7 +459,7 @@ fn a_copy_is_as_of_one_moment_while_runs_and_artifacts_come_and_go() {
             assert!(names.iter().all(|name| is_of_tracking(name)), "{names:?}");
             let copy = open(&to.join(TRACKING_FOLDER));
             let copied =
-                ArtifactStore::of(to.join(TRACKING_FOLDER).join(ARTIFACTS_FOLDER), copy.handle(), Depots::default());
+                ArtifactStore::of(to.join(TRACKING_FOLDER).join(ARTIFACTS_FOLDER), copy.handle(), Remotes::default());
             copied.prepare().expect("the folder is writable");
             for entry in copied.list("0/r1/artifacts").expect("a folder") {
                 contents(&copied, &format!("0/r1/artifacts/{}", entry.name));

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use gangline_base::Timestamp;
-use gangline_tracking::UnixMillis;
 
+use super::tests::put;
 use super::*;
-
-const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
 
 fn start(folder: &Path) -> Service {
     Service::start(folder, Options { clock: || Timestamp::from_unix_nanos(1) }).expect("the folder is writable")
@@ -16,16 +14,10 @@ fn start(folder: &Path) -> Service {
 
 fn store(service: &Service, folder: &Path, address: Option<&Path>) -> ArtifactStore {
     let address = address.map(|path| path.to_str().expect("text"));
-    let depots = Depots::new(address, false, BTreeMap::new()).expect("a folder");
-    let store = ArtifactStore::of(folder.join("artifacts"), service.handle(), depots);
+    let remotes = Remotes::new(address, false, BTreeMap::new()).expect("a folder");
+    let store = ArtifactStore::of(folder.join("artifacts"), service.handle(), remotes);
     store.prepare().expect("the folder is writable");
     store
-}
-
-fn put(store: &ArtifactStore, path: &str, contents: &[u8]) -> Result<StoredArtifact, Failure> {
-    let mut upload = store.begin(&format!("upload-{}", path.replace('/', "-")))?;
-    upload.write(contents)?;
-    store.put(path.into(), upload, NOW)
 }
 
 fn contents(store: &ArtifactStore, path: &str) -> Result<Vec<u8>, Failure> {

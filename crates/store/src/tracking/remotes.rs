@@ -20,34 +20,34 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Where the contents of new artifacts go, and the way to those of older ones. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Depots {
+pub struct Remotes {
     address: Option<Arc<str>>,
     is_direct: bool,
     settings: Arc<BTreeMap<String, String>>,
     links: Arc<Mutex<BTreeMap<String, Arc<Link>>>>,
 }
 
-impl fmt::Debug for Depots {
+impl fmt::Debug for Remotes {
     /// Without the settings, which may be secret.
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.debug_struct("Depots").field("address", &self.address).finish_non_exhaustive()
+        to.debug_struct("Remotes").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
-impl Depots {
+impl Remotes {
     /// Returns the way to objects: new contents go to the address `s3://bucket/prefix`, `file:///folder` or a path, without one
     /// into the data folder. The settings for S3 are named as in the environment of AWS's own tools. Nothing is sent yet. `is_direct`:
     /// clients download by addresses that are signed for them.
     ///
     /// # Errors
     /// If the address or the settings can't be used.
-    pub fn new(address: Option<&str>, is_direct: bool, settings: BTreeMap<String, String>) -> Result<Depots, Failure> {
+    pub fn new(address: Option<&str>, is_direct: bool, settings: BTreeMap<String, String>) -> Result<Remotes, Failure> {
         let (address, settings) = (address.map(Arc::from), Arc::new(settings));
-        let depots = Depots { address, is_direct, settings, links: Arc::default() };
-        if let Some(address) = depots.address() {
-            depots.link(address)?;
+        let remotes = Remotes { address, is_direct, settings, links: Arc::default() };
+        if let Some(address) = remotes.address() {
+            remotes.link(address)?;
         }
-        Ok(depots)
+        Ok(remotes)
     }
 
     /// Returns where new contents go; none for the data folder.
