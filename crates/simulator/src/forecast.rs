@@ -1,7 +1,7 @@
-//! Workloads that are to come, made of one that was: its days are drawn again, with more jobs, larger gangs and longer runs.
+//! Future workloads, drawn from a past one by a bootstrap of whole days, with more jobs, larger gangs and longer runs.
 //!
-//! A day to come is a day of the past with the same place in the week, drawn at random with all its jobs (a bootstrap of
-//! blocks: Künsch, Annals of Statistics 1989), so bursts, sweeps and the quiet of weekends stay together. A job that is there
+//! A future day is a day of the past at the same place in the week, drawn at random with all its jobs (a block bootstrap:
+//! Künsch, Annals of Statistics 1989), so bursts, sweeps and the quiet of weekends stay together. A job that is there
 //! 1.3 times is there once, and a second time with a probability of 0.3, up to an hour earlier or later on that day. A gang
 //! that grows takes one of the two neighbouring sizes that gangs have (powers of two on a node, else whole nodes), at random
 //! so that its mean is kept. Same sample, scale and seed: same workload. Days don't depend on the scale, and each job draws for itself, so with
@@ -21,7 +21,7 @@ const WEEK_DAYS: usize = 7;
 const APART: Duration = Duration::from_hours(1);
 /// The most jobs of a day of the past.
 const JOBS_PER_DAY_MAX: u32 = 1 << 20;
-/// The most jobs of a workload to come.
+/// The most jobs of a future workload.
 const JOBS_MAX: usize = 2_000_000;
 
 /// How much there is of everything, in multiples of the past.
@@ -91,9 +91,9 @@ impl Sample {
         wanted
     }
 
-    /// Returns days to come, so many, on nodes with this many devices. A line is that of the job in the past.
+    /// Draws a future workload of so many days, for nodes with this many devices. A job's line is that of its original.
     #[must_use]
-    pub fn to_come(&self, scale: &Scale, days: u32, node_gpus: u32, seed: u64) -> Workload {
+    pub fn draw(&self, scale: &Scale, days: u32, node_gpus: u32, seed: u64) -> Workload {
         let mut jobs: Vec<TraceJob> = Vec::new();
         for day in 0..days {
             let past = self.draw_day(day, seed).unwrap_or_default();
@@ -221,18 +221,18 @@ mod tests {
     }
 
     #[test]
-    fn the_days_to_come_are_days_of_the_past_at_the_same_place_in_the_week() {
+    fn future_days_are_days_of_the_past_at_the_same_place_in_the_week() {
         let sample = sample();
         assert_eq!((sample.days(), (sample.jobs_per_day() * 7.0).round()), (28, 52.0));
-        let workload = sample.to_come(&Scale::SAME, 14, 8, 1);
+        let workload = sample.draw(&Scale::SAME, 14, 8, 1);
         assert_eq!(workload.jobs.len(), 104);
         for job in &workload.jobs {
             let day = since_start(job).as_secs() / DAY.as_secs();
             assert_eq!(job.gpus == 8, day % 7 >= 5, "{job:?}");
         }
         assert!(workload.jobs.is_sorted_by_key(|job| job.submitted));
-        assert_eq!(workload, sample.to_come(&Scale::SAME, 14, 8, 1), "the same seed");
-        let more = sample.to_come(&Scale { jobs: 1.4, ..Scale::SAME }, 14, 8, 1);
+        assert_eq!(workload, sample.draw(&Scale::SAME, 14, 8, 1), "the same seed");
+        let more = sample.draw(&Scale { jobs: 1.4, ..Scale::SAME }, 14, 8, 1);
         assert!(more.jobs.len() > 104 && workload.jobs.iter().all(|job| more.jobs.contains(job)), "the same and more");
     }
 
@@ -240,7 +240,7 @@ mod tests {
     fn jobs_sizes_and_durations_grow_by_their_factors_on_average() {
         let sample = sample();
         let scale = Scale { jobs: 1.3, sizes: 1.5, durations: 2.0, queues: BTreeMap::from([("a".to_owned(), 2.0)]) };
-        let workload = sample.to_come(&scale, 700, 8, 3);
+        let workload = sample.draw(&scale, 700, 8, 3);
         let of = |queue: u32| workload.jobs.iter().filter(move |job| job.queue == Label(queue));
         let per_day = |queue: u32| of(queue).count() as f64 / 700.0;
         // On five days of seven five jobs each, on the other two one of queue a.
@@ -257,9 +257,9 @@ mod tests {
     }
 
     #[test]
-    fn a_past_without_a_whole_day_has_nothing_to_come() {
+    fn a_past_without_a_whole_day_has_nothing_draw() {
         let sample = Sample::of(&Workload::default(), 28);
-        assert_eq!((sample.days(), sample.to_come(&Scale::SAME, 7, 8, 1).jobs.len()), (0, 0));
+        assert_eq!((sample.days(), sample.draw(&Scale::SAME, 7, 8, 1).jobs.len()), (0, 0));
         assert_eq!(
             (neighbours(1.0, 8), neighbours(5.0, 8), neighbours(8.0, 8), neighbours(9.0, 8)),
             ((1, 2), (4, 8), (8, 8), (8, 16))

@@ -13,5 +13,5 @@ mod spot;
 pub use demand::Demand;
 pub use offer::{Offer, OfferError};
 pub use reserve::{Plan, Prices, PricesError, reserve};
-pub use roadmap::{Course, FIT_WEEKS_MIN, Growth, Outlook, Purchase, Roadmap, RoadmapError, StoredData, Team};
+pub use roadmap::{FIT_WEEKS_MIN, Growth, Outlook, Purchase, PurchaseOption, Roadmap, RoadmapError, StoredData, Team};
 pub use spot::Spot;

@@ -6,7 +6,7 @@ use serde::Deserialize;
 /// The most offers in a file.
 const OFFERS_MAX: usize = 100;
 /// Hours of a month, on average.
-const HOURS_PER_MONTH: f64 = 730.0;
+pub(super) const HOURS_PER_MONTH: f64 = 730.0;
 
 /// An offer for a cluster, in dollars.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

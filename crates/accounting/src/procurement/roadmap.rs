@@ -3,6 +3,8 @@
 
 use serde::Deserialize;
 
+use super::offer::HOURS_PER_MONTH;
+
 /// The most months that are looked ahead.
 const MONTHS_MAX: u32 = 60;
 /// The most options, teams, and purchases of an option.
@@ -12,8 +14,6 @@ const NODES_MAX: u32 = 100_000;
 /// Bounds of a growth a month: halving and doubling.
 const RATE_MIN: f64 = -0.5;
 const RATE_MAX: f64 = 1.0;
-/// Hours of a month, on average.
-const HOURS_PER_MONTH: f64 = 730.0;
 /// Weeks of a month, on average: a year has 365.25 days.
 const WEEKS_PER_MONTH: f64 = 365.25 / 12.0 / 7.0;
 /// The 90th percentile of the standard normal distribution.
@@ -153,6 +153,12 @@ impl StoredData {
     pub fn at(&self, month: u32, outlook: Outlook) -> f64 {
         self.now_tib * self.growth.factor(month, outlook)
     }
+
+    /// Returns the first of so many months in which there is no room for it.
+    #[must_use]
+    pub fn full_in(&self, months: u32, outlook: Outlook) -> Option<u32> {
+        (0..=months).find(|month| self.at(*month, outlook) > self.capacity_tib)
+    }
 }
 
 /// Nodes that are bought or rented.
@@ -169,10 +175,10 @@ pub struct Purchase {
     pub usd_per_device_hour: f64,
 }
 
-/// Something that could be done.
+/// A set of purchases that could be made.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Course {
+pub struct PurchaseOption {
     /// Its name.
     pub name: String,
     /// What is bought.
@@ -180,7 +186,7 @@ pub struct Course {
     pub buy: Vec<Purchase>,
 }
 
-impl Course {
+impl PurchaseOption {
     /// Returns the nodes that were bought and are there in a month.
     #[must_use]
     pub fn nodes(&self, month: u32) -> u32 {
@@ -218,9 +224,9 @@ pub struct Roadmap {
     pub teams: Vec<Team>,
     /// Stored data.
     pub storage: Option<StoredData>,
-    /// What could be done. There is always the course of doing nothing.
+    /// What could be done. There is always the option of buying nothing.
     #[serde(rename = "option")]
-    pub courses: Vec<Course>,
+    pub options: Vec<PurchaseOption>,
 }
 
 impl Default for Roadmap {
@@ -233,7 +239,7 @@ impl Default for Roadmap {
             growth: Growths::default(),
             teams: Vec::new(),
             storage: None,
-            courses: Vec::new(),
+            options: Vec::new(),
         }
     }
 }
@@ -300,7 +306,7 @@ impl Roadmap {
     }
 
     fn check_entries(&self) -> Result<(), RoadmapError> {
-        for (key, count) in [("team", self.teams.len()), ("option", self.courses.len())] {
+        for (key, count) in [("team", self.teams.len()), ("option", self.options.len())] {
             check(key, count as f64, count <= ENTRIES_MAX, "at most 50 of them")?;
         }
         for team in &self.teams {
@@ -308,10 +314,10 @@ impl Roadmap {
             check_growth(&key, &team.growth)?;
             check(key, team.times, (0.0..=1_000.0).contains(&team.times), "a multiple from 0 to 1000")?;
         }
-        for course in &self.courses {
-            let key = format!("option \"{}\"", course.name);
-            check(&key, course.buy.len() as f64, course.buy.len() <= ENTRIES_MAX, "at most 50 purchases")?;
-            for Purchase { nodes, order, lead, usd_per_device_hour } in &course.buy {
+        for option in &self.options {
+            let key = format!("option \"{}\"", option.name);
+            check(&key, option.buy.len() as f64, option.buy.len() <= ENTRIES_MAX, "at most 50 purchases")?;
+            for Purchase { nodes, order, lead, usd_per_device_hour } in &option.buy {
                 check(&key, (*nodes).into(), (1..=NODES_MAX).contains(nodes), "1 to 100000 nodes")?;
                 for months in [order, lead] {
                     check(&key, (*months).into(), *months <= MONTHS_MAX, "order and lead as 0 to 60 months")?;
@@ -320,6 +326,18 @@ impl Roadmap {
             }
         }
         Ok(())
+    }
+
+    /// Returns what an option costs over all months, in dollars: the devices that are `there`, those that are bought, on nodes of so
+    /// many, and stored data as far as there is room.
+    #[must_use]
+    pub fn cost(&self, option: &PurchaseOption, outlook: Outlook, there: u32, devices_per_node: u32) -> f64 {
+        let devices = f64::from(there) * self.usd_per_device_hour * HOURS_PER_MONTH;
+        let stored = |month: u32| {
+            let stored = self.storage.as_ref();
+            stored.map_or(0.0, |data| data.at(month, outlook).min(data.capacity_tib) * data.usd_per_tib_month)
+        };
+        (0..self.months).map(|month| devices + option.cost(month, devices_per_node) + stored(month)).sum()
     }
 
     /// Returns how many times the jobs of a queue there are in a month, beside the growth of all jobs.
@@ -368,11 +386,22 @@ buy = [{nodes = 4, order = 2, lead = 3, usd_per_device_hour = 2.0}]
         assert_eq!(roadmap.team_factor("research", 5, Outlook::Likely), 1.0);
         assert_eq!(roadmap.team_factor("research", 6, Outlook::Likely), 1.5);
         assert_eq!(roadmap.team_factor("others", 6, Outlook::Likely), 1.0);
-        let course = &roadmap.courses[0];
-        assert_eq!((course.nodes(4), course.nodes(5)), (0, 4));
-        assert_eq!((course.cost(4, 8), course.cost(5, 8)), (0.0, 4.0 * 8.0 * 2.0 * 730.0));
+        let option = &roadmap.options[0];
+        assert_eq!((option.nodes(4), option.nodes(5)), (0, 4));
+        assert_eq!((option.cost(4, 8), option.cost(5, 8)), (0.0, 4.0 * 8.0 * 2.0 * 730.0));
         let stored = roadmap.storage.expect("named");
-        assert!(stored.at(7, Outlook::High) < 200.0 && stored.at(8, Outlook::High) > 200.0, "1.1^7.27 = 2");
+        assert_eq!(
+            (stored.full_in(7, Outlook::High), stored.full_in(12, Outlook::High)),
+            (None, Some(8)),
+            "1.1^7.27 = 2"
+        );
+        let priced = Roadmap { months: 6, usd_per_device_hour: 1.0, ..roadmap.clone() };
+        let expected = 6.0 * 16.0 * 730.0 + 4.0 * 8.0 * 2.0 * 730.0;
+        assert_eq!(
+            priced.cost(&priced.options[0], Outlook::Likely, 16, 8),
+            expected,
+            "the purchase is there for a month"
+        );
         assert_eq!(Roadmap::read("").expect("sound"), Roadmap::default());
     }
 

@@ -6,7 +6,7 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gangline_accounting::procurement::{Course, FIT_WEEKS_MIN, Growth, Roadmap};
+use gangline_accounting::procurement::{FIT_WEEKS_MIN, Growth, PurchaseOption, Roadmap};
 use gangline_simulator::{BadRows, Sample, Workload};
 
 use crate::client::data_folder;
@@ -18,7 +18,7 @@ use months::{Advice, Future, Month};
 /// The fewest days of the past from which the future is drawn: each day of a week.
 const DAYS_MIN: usize = 7;
 const DAY_SECONDS: u64 = 86_400;
-/// The course that there always is.
+/// The option that there always is.
 const AS_IT_IS: &str = "nothing is bought";
 
 /// Which past, and what is expected.
@@ -46,9 +46,9 @@ pub(crate) struct RoadmapArgs {
     seed: u64,
 }
 
-/// What becomes of a course: its months in each outlook, and of its money.
+/// An option, and its months in each outlook.
 struct Outcome {
-    course: Course,
+    option: PurchaseOption,
     /// By outlook, from low to high.
     months: Vec<Vec<Month>>,
 }
@@ -81,9 +81,10 @@ pub(super) fn run(global: &Global, args: &RoadmapArgs) -> Result<(), Failure> {
     }
     check_teams(&roadmap, &sample)?;
     let future = Future::new((name, cluster), sample, (roadmap, jobs), args.seed)?;
-    let as_it_is = Course { name: AS_IT_IS.to_owned(), buy: Vec::new() };
-    let courses: Vec<Course> = std::iter::once(as_it_is).chain(future.roadmap.courses.iter().cloned()).collect();
-    let outcomes = future.follow(courses)?;
+    let as_it_is = PurchaseOption { name: AS_IT_IS.to_owned(), buy: Vec::new() };
+    let options: Vec<PurchaseOption> =
+        std::iter::once(as_it_is).chain(future.roadmap.options.iter().cloned()).collect();
+    let outcomes = future.follow(options)?;
     let advice = future.advise(&outcomes[0])?;
     let found = Found { future: &future, jobs, is_fitted, outcomes, advice };
     if global.json { output::json(&text::value(&found)) } else { output::print(&text::text(&found)) }

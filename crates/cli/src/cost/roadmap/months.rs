@@ -1,11 +1,11 @@
-//! The months to come, simulated: those of each course and outlook side by side on all cores.
+//! The months to come, simulated: those of each option and outlook side by side on all cores.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use gangline_accounting::procurement::{Course, Growth, Outlook, Roadmap};
+use gangline_accounting::procurement::{Growth, Outlook, PurchaseOption, Roadmap};
 use gangline_base::NodeName;
 use gangline_orchestration::NodeSpec;
 use gangline_simulator::{
@@ -41,7 +41,7 @@ pub(super) struct Future {
     seed: u64,
 }
 
-/// A month of a course, simulated.
+/// A month of an option, simulated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Month {
     pub(super) number: u32,
@@ -88,7 +88,7 @@ impl Future {
         // What the past wanted on average is the best guess of what days to come want, so days are drawn that want about that.
         let mean: f64 = sample.wanted_by_queue().values().sum();
         let unlike = |seed: &u64| {
-            let drawn = sample.to_come(&Scale::SAME, WINDOW_DAYS, node_devices, *seed);
+            let drawn = sample.draw(&Scale::SAME, WINDOW_DAYS, node_devices, *seed);
             (wanted(&drawn) - mean).abs()
         };
         let seeds = (0..SEEDS).map(|number| seed.wrapping_mul(SEEDS).wrapping_add(number));
@@ -96,6 +96,11 @@ impl Future {
         let mut future = Future { name, cluster, sample, roadmap, months: Vec::new(), node_devices, jobs, seed };
         future.months = future.chosen_months();
         Ok(future)
+    }
+
+    /// Returns the devices that there are.
+    pub(super) fn devices(&self) -> u32 {
+        self.cluster.nodes.iter().map(|node| node.capacity.accelerators).sum()
     }
 
     /// Returns the months that are simulated: all, or every second, third, sixth or twelfth, and the last.
@@ -112,27 +117,27 @@ impl Future {
         let all = |months: &[u32]| {
             let factor = |month: u32| Outlook::ALL.map(|outlook| self.jobs.factor(month, outlook)).iter().sum::<f64>();
             let jobs: f64 = months.iter().map(|month| factor(*month) * per_window).sum();
-            jobs * (self.roadmap.courses.len() + 1) as f64
+            jobs * (self.roadmap.options.len() + 1) as f64
         };
         let mut steps = [1, 2, 3, 6, 12].into_iter().map(every);
         let few = steps.clone().find(|months| all(months) <= JOBS_IN_ALL);
         few.or_else(|| steps.next_back()).unwrap_or_default()
     }
 
-    /// Simulates courses.
-    pub(super) fn follow(&self, courses: Vec<Course>) -> Result<Vec<Outcome>, Failure> {
-        let of_course = |course: usize| {
+    /// Simulates options.
+    pub(super) fn follow(&self, options: Vec<PurchaseOption>) -> Result<Vec<Outcome>, Failure> {
+        let of_course = |option: usize| {
             let outlooks = Outlook::ALL.into_iter();
-            outlooks.flat_map(move |outlook| self.months.iter().map(move |month| (course, outlook, *month)))
+            outlooks.flat_map(move |outlook| self.months.iter().map(move |month| (option, outlook, *month)))
         };
-        let cases: Vec<(usize, Outlook, u32)> = (0..courses.len()).flat_map(of_course).collect();
+        let cases: Vec<(usize, Outlook, u32)> = (0..options.len()).flat_map(of_course).collect();
         let months = in_parallel(cases.len(), |case| {
-            let (course, outlook, month) = cases[case];
-            self.month(outlook, month, courses[course].nodes(month))
+            let (option, outlook, month) = cases[case];
+            self.month(outlook, month, options[option].nodes(month))
         })?;
         let mut months = months.chunks(self.months.len()).map(<[Month]>::to_vec);
-        let outcome = |course| Outcome { course, months: months.by_ref().take(Outlook::ALL.len()).collect() };
-        Ok(courses.into_iter().map(outcome).collect())
+        let outcome = |option| Outcome { option, months: months.by_ref().take(Outlook::ALL.len()).collect() };
+        Ok(options.into_iter().map(outcome).collect())
     }
 
     /// Simulates a month with so many nodes in addition.
@@ -145,8 +150,8 @@ impl Future {
             durations: growth.durations.factor(number, outlook),
             queues: queues.map(|queue| (queue.to_owned(), self.roadmap.team_factor(queue, number, outlook))).collect(),
         };
-        // The same days for each course and outlook, so that nothing but these makes a difference.
-        let workload = self.sample.to_come(&scale, WINDOW_DAYS, self.node_devices, self.seed);
+        // The same days for each option and outlook, so that nothing but these makes a difference.
+        let workload = self.sample.draw(&scale, WINDOW_DAYS, self.node_devices, self.seed);
         let nodes = self.nodes(bought);
         let options = Options {
             policy: PolicyName::Gangline,

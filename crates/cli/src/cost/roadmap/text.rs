@@ -2,38 +2,20 @@
 
 use std::fmt::Write as _;
 
-use gangline_accounting::procurement::{Growth, Outlook, StoredData};
+use gangline_accounting::procurement::{Growth, Outlook};
 use serde_json::{Value, json};
 
 use super::{Advice, Found, Future, Month, Outcome};
 use crate::output;
-
-/// Hours of a month, on average.
-const HOURS_PER_MONTH: f64 = 730.0;
 
 /// What is short from which month on, if it is.
 fn first_short(future: &Future, months: &[Month]) -> Option<u32> {
     months.iter().find(|month| month.is_short(&future.roadmap)).map(|month| month.number)
 }
 
-fn first_full(stored: &StoredData, months: u32, outlook: Outlook) -> Option<u32> {
-    (0..=months).find(|month| stored.at(*month, outlook) > stored.capacity_tib)
-}
-
-/// What a course costs over all months, in dollars: devices that are there, those that are bought, and stored data as far as
-/// there is room.
+/// What an option costs, in dollars.
 fn cost(future: &Future, outcome: &Outcome, outlook: Outlook) -> f64 {
-    let roadmap = &future.roadmap;
-    let there: u32 = future.cluster.nodes.iter().map(|node| node.capacity.accelerators).sum();
-    let devices = f64::from(there) * roadmap.usd_per_device_hour * HOURS_PER_MONTH;
-    let month = |month: u32| {
-        let stored = roadmap
-            .storage
-            .as_ref()
-            .map_or(0.0, |stored| stored.at(month, outlook).min(stored.capacity_tib) * stored.usd_per_tib_month);
-        devices + outcome.course.cost(month, future.node_devices) + stored
-    };
-    (0..roadmap.months).map(month).sum()
+    future.roadmap.cost(&outcome.option, outlook, future.devices(), future.node_devices)
 }
 
 /// Says when something happens, by outlook.
@@ -82,7 +64,7 @@ fn each<T>(of: impl FnMut(usize) -> T) -> [T; 3] {
 
 pub(super) fn text(found: &Found<'_>) -> String {
     let Future { name, cluster, sample, roadmap, months, .. } = found.future;
-    let there: u32 = cluster.nodes.iter().map(|node| node.capacity.accelerators).sum();
+    let there = found.future.devices();
     let mut text = format!(
         "{} months of {} ({there} devices), from the last {} days of {name} (simulated under its queues and rules)\n\n",
         roadmap.months,
@@ -102,19 +84,19 @@ pub(super) fn text(found: &Found<'_>) -> String {
             writeln!(text, "simulated are months {}", months.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
     }
     for outcome in &found.outcomes {
-        text += &course(found.future, outcome);
+        text += &option(found.future, outcome);
     }
     text += &advice(found);
     text
 }
 
-fn course(future: &Future, outcome: &Outcome) -> String {
+fn option(future: &Future, outcome: &Outcome) -> String {
     let roadmap = &future.roadmap;
     let short = each(|outlook| first_short(future, &outcome.months[outlook]));
     let limit = hours(roadmap.wait_p95_hours * 3_600.0);
-    let mut text = format!("\n{}\n  waits of more than {limit} (P95): {}\n", outcome.course.name, when(short));
+    let mut text = format!("\n{}\n  waits of more than {limit} (P95): {}\n", outcome.option.name, when(short));
     if let Some(stored) = &roadmap.storage {
-        let full = Outlook::ALL.map(|outlook| first_full(stored, roadmap.months, outlook));
+        let full = Outlook::ALL.map(|outlook| stored.full_in(roadmap.months, outlook));
         let _ = writeln!(text, "  stored data beyond {} TiB: {}", stored.capacity_tib, when(full));
     }
     let [low, likely, high] = Outlook::ALL.map(|outlook| cost(future, outcome, outlook));
@@ -178,9 +160,9 @@ pub(super) fn value(found: &Found<'_>) -> Value {
             "wait_p50_seconds": finite(month.wait_p50), "wait_p95_seconds": finite(month.wait_p95), "too_large": month.too_large,
         })
     };
-    let course = |outcome: &Outcome| {
+    let option = |outcome: &Outcome| {
         json!({
-            "name": outcome.course.name,
+            "name": outcome.option.name,
             "waits_from_month": by_outlook(&|outlook| json!(first_short(future, &outcome.months[outlook]))),
             "cost_dollars": by_outlook(&|outlook| json!(cost(future, outcome, Outlook::ALL[outlook]))),
             "months": by_outlook(&|outlook| outcome.months[outlook].iter().map(month).collect()),
@@ -188,7 +170,7 @@ pub(super) fn value(found: &Found<'_>) -> Value {
     };
     let full = |outlook: usize| {
         let stored = future.roadmap.storage.as_ref();
-        json!(stored.and_then(|stored| first_full(stored, future.roadmap.months, Outlook::ALL[outlook])))
+        json!(stored.and_then(|stored| stored.full_in(future.roadmap.months, Outlook::ALL[outlook])))
     };
     json!({
         "past": future.name,
@@ -196,7 +178,7 @@ pub(super) fn value(found: &Found<'_>) -> Value {
         "jobs_growth": { "p10": found.jobs.low, "p50": found.jobs.likely, "p90": found.jobs.high },
         "is_growth_fitted": found.is_fitted,
         "storage_full_in_month": by_outlook(&full),
-        "options": found.outcomes.iter().map(course).collect::<Vec<_>>(),
+        "options": found.outcomes.iter().map(option).collect::<Vec<_>>(),
         "nodes_needed": by_outlook(&|outlook| json!(found.advice[outlook].map_or(0, |advice| advice.nodes))),
     })
 }
