@@ -30,11 +30,11 @@ impl ArtifactsV1 {
         };
         if let Some(wrong) = address.as_deref().filter(|address| !is_place(address)) {
             return Err(format!(
-                "address: \"{wrong}\" is no place: write s3://bucket/prefix, or a folder from the root on"
+                "address: \"{wrong}\" can't be used: write s3://bucket/prefix, or the absolute path of a folder"
             ));
         }
         if direct_downloads && !address.as_deref().is_some_and(|address| address.starts_with("s3://")) {
-            return Err("direct_downloads needs an address in S3, which alone has addresses that expire".to_owned());
+            return Err("direct_downloads needs an address in S3: only S3 has signed addresses that expire".to_owned());
         }
         Ok(Artifacts { address, direct_downloads })
     }
@@ -56,9 +56,9 @@ mod tests {
             let message = read(text).expect_err("a refusal").to_string();
             assert!(message.contains(part), "{message:?} does not name {part:?}");
         };
-        check("address = 'gs://bucket'", "artifacts: address: \"gs://bucket\" is no place");
-        check("address = 's3://'", "no place");
-        check("address = 'here'", "from the root on");
+        check("address = 'gs://bucket'", "artifacts: address: \"gs://bucket\" can't be used");
+        check("address = 's3://'", "can't be used");
+        check("address = 'here'", "absolute path");
         check("direct_downloads = true", "needs an address in S3");
         check("address = '/mnt/shared'\ndirect_downloads = true", "needs an address in S3");
         check("adress = 's3://bucket'", "adress");
