@@ -44,7 +44,7 @@ pub(crate) enum CostCommand {
     Sacct(sacct::SacctArgs),
     /// Say how many devices to reserve, from the hours in which jobs held them and from prices
     Plan(plan::PlanArgs),
-    /// Say when devices and room for data run out, and what there is to buy when: the past, grown, through the simulator
+    /// Say when devices and storage run out and what to order when, by simulating the past with growth
     Roadmap(roadmap::RoadmapArgs),
 }
 

@@ -1,4 +1,4 @@
-//! `cost roadmap`: when a cluster runs out of devices and of room for data, what there is to buy when, and what that costs.
+//! `cost roadmap`: when a cluster runs out of devices and of storage, what to order when, and what that costs.
 
 mod months;
 mod text;
