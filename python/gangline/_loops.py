@@ -1,11 +1,13 @@
-"""Common parts of the callbacks of training loops: which steps are saved, to which folder, and when the
-store is open."""
+"""Common parts of the callbacks of training loops: which steps are saved, to which folder, when the store is open, and what is
+reported of what they log."""
 
+import numbers
 import os
 import pathlib
 
 import torch.distributed as dist
 
+from . import _report
 from ._distributed import DistributedStore
 from ._retention import Keep
 from ._store import Reader, Save, Store
@@ -62,6 +64,18 @@ class Saving:
         store, self._store = self._store, None
         if store is not None:
             store.__exit__(type(error), error, None)
+
+
+def report_logged(step, logged):
+    """Reports the numbers among what a training loop logs of a step; its loss as such. A name that can't be reported is left out."""
+    named = ((name, value) for name, value in logged.items() if is_number(value) and _report.is_name(name))
+    metrics = dict(list(named)[: _report.METRICS_MAX])
+    _report.report(step, loss=metrics.pop("loss", None), **metrics)
+
+
+def is_number(value):
+    """Reports whether a value is one number, in a tensor or not."""
+    return isinstance(value, numbers.Real) or (hasattr(value, "numel") and value.numel() == 1)
 
 
 def is_gang():

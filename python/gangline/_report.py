@@ -19,7 +19,7 @@ _RETRY_SECONDS = 1.0
 # Saves that the supervisor hasn't been told of; a rank that reports nothing keeps no more of them. A store has two in flight.
 _SAVES_MAX = 4
 # The supervisor's limits, by docs/reference/rank-protocol.md.
-_METRICS_MAX = 64
+METRICS_MAX = 64
 _NAME_BYTES_MAX = 200
 _COUNT_MAX = 1 << 53
 _PHASES = ("init", "restore", "data", "compute", "communication", "straggler_wait", "checkpoint", "done")
@@ -41,6 +41,9 @@ class _Connection:
         self.stop = None
         self.dropped = 0
         self.saves = []
+        # Hooks that measure steps (gangline.torch.watch), and whether they measure the time in the data loader now.
+        self.watch = None
+        self.is_data_measured = False
 
     def say(self, message):
         if self._path is None or os.getpid() != self._process:
@@ -139,15 +142,55 @@ def report(step=None, *, loss=None, tokens=None, total_steps=None, **metrics):
             message[name] = _count(name, count)
     if loss is not None:
         message["loss"] = _number("loss", loss)
-    if len(metrics) > _METRICS_MAX:
-        raise ValueError(f"report has {len(metrics)} metrics, more than {_METRICS_MAX}: report some of them less often")
+    if len(metrics) > METRICS_MAX:
+        raise ValueError(f"report has {len(metrics)} metrics, more than {METRICS_MAX}: report some of them less often")
     values = {_named(name): _number(name, value) for name, value in metrics.items() if value is not None}
     if values:
         message["metrics"] = values
+    if message and _connection.watch is not None:
+        message = _connection.watch.completed(message)
     if message:
         _connection.has_reported = True
         _connection.say(message)
         tell_durable()
+
+
+def watched_by(watch):
+    """Has `report` complete the script's reports by what `watch` measures. The rank counts as computing from now on."""
+    _connection.watch = watch
+    _enter("compute")
+
+
+def forget(watch):
+    """Ends what `watched_by` began."""
+    if _connection.watch is watch:
+        _connection.watch = None
+
+
+def is_in_job():
+    """Reports whether there is a supervisor to report to."""
+    return _connection._path is not None
+
+
+def watching():
+    """Returns what measures this rank's steps, if anything does."""
+    return _connection.watch
+
+
+def say_measured(message):
+    """Reports a step that the script doesn't report."""
+    _connection.say(message)
+    tell_durable()
+
+
+@contextlib.contextmanager
+def measured_data():
+    """Returns a context in whose block the wait for data is measured by somebody else than `data_phase`."""
+    before, _connection.is_data_measured = _connection.is_data_measured, True
+    try:
+        yield
+    finally:
+        _connection.is_data_measured = before
 
 
 class phase:
@@ -182,7 +225,8 @@ def _enter(name):
 def data_phase(is_here):
     """Returns what books the time until a batch is here as `data`, in a rank that reports what it does; `is_here` tells whether
     nothing has to be waited for."""
-    if not _connection.has_reported or _connection.phase == "data" or is_here():
+    is_booked = _connection.phase == "data" or _connection.is_data_measured
+    if not _connection.has_reported or is_booked or is_here():
         return contextlib.nullcontext()
     return phase("data")
 
@@ -240,9 +284,18 @@ def _number(name, value):
         raise TypeError(f"report: {name} is not a number: {error}") from error
 
 
+def is_name(name):
+    """Reports whether a metric may have this name."""
+    return bool(name) and len(name.encode()) <= _NAME_BYTES_MAX and all(ord(letter) >= 32 for letter in name) and not _is_ours(name)
+
+
+def _is_ours(name):
+    return name.startswith("gangline.")
+
+
 def _named(name):
-    if not name or len(name.encode()) > _NAME_BYTES_MAX or any(ord(letter) < 32 for letter in name):
+    if is_name(name):
+        return name
+    if not _is_ours(name):
         raise ValueError(f"report: the metric's name {name[:80]!r} is empty, too long, or has control characters")
-    if name.startswith("gangline."):
-        raise ValueError(f"report: the name {name!r} begins with \"gangline.\", which is kept for Gangline's own metrics")
-    return name
+    raise ValueError(f"report: the name {name!r} begins with \"gangline.\", which is kept for Gangline's own metrics")

@@ -20,26 +20,58 @@ from typing import Any
 
 if "lightning.pytorch" in sys.modules or "pytorch_lightning" not in sys.modules:
     try:
-        from lightning.pytorch.callbacks import Checkpoint
+        from lightning.pytorch.callbacks import Callback, Checkpoint
         from lightning.pytorch.plugins import CheckpointIO
     except ModuleNotFoundError:
-        from pytorch_lightning.callbacks import Checkpoint
+        from pytorch_lightning.callbacks import Callback, Checkpoint
         from pytorch_lightning.plugins import CheckpointIO
 else:
-    from pytorch_lightning.callbacks import Checkpoint
+    from pytorch_lightning.callbacks import Callback, Checkpoint
     from pytorch_lightning.plugins import CheckpointIO
 
 from . import _loaders, _random
-from ._loops import Saving, is_gang, with_shared_buffers
+from ._loops import Saving, is_gang, report_logged, with_shared_buffers
 from ._per_rank import PerRank
 from ._retention import Keep
+from ._report import report
 from ._store import Reader
 from .errors import Refused, ResumeWarning
+from .torch import watch
 
 # The key of the generators' states in a save by several processes.
 RANDOM = "gangline.random"
 # Stands for the newest good checkpoint in the path passed to Lightning.
 NEWEST = "newest"
+
+
+class WatchCallback(Callback):
+    """Reports every step to Gangline, where its time went (see gangline.torch.watch), and every `log_every_n_steps` of the
+    Trainer what the module logs. Of several optimizers the first one's steps count. Outside of a Gangline job it does nothing."""
+
+    _watch = None
+    _told = None
+
+    def on_train_start(self, trainer, pl_module):
+        self._watch, self._told = watch(pl_module, trainer.optimizers[0], first_step=trainer.global_step), trainer.global_step
+        if 0 < trainer.estimated_stepping_batches < float("inf"):
+            report(total_steps=int(trainer.estimated_stepping_batches))
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        # Lightning calls the module's training_step, and itself only under some strategies.
+        self._watch.forward_begins(batch.get("input_ids") if isinstance(batch, dict) else batch)
+
+    def on_before_backward(self, trainer, pl_module, loss):
+        self._watch.forward_ended()
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        step = trainer.global_step
+        if step != self._told and step % trainer.log_every_n_steps == 0:
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            self._told = step
+            report_logged(step, {"loss": loss} | dict(trainer.logged_metrics))
+
+    def on_train_end(self, trainer, pl_module):
+        self._watch.close()
 
 
 class CheckpointCallback(Saving, Checkpoint):

@@ -1,5 +1,5 @@
 """Plug-ins for torch.distributed.checkpoint, to which code switches by one argument, and which use no pickle.
-Also `import_checkpoint`, which imports older checkpoints.
+Also `import_checkpoint`, which imports older checkpoints, and `watch`, which measures where the time of training steps goes.
 
     dcp.save(state_dict, storage_writer=gangline.torch.StorageWriter("checkpoints", step=step))
     dcp.load(state_dict, storage_reader=gangline.torch.StorageReader("checkpoints"))
@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.storage import StorageWriter as _StorageWriter
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from . import _plan, _values
+from . import _plan, _report, _values
 from ._imports import import_checkpoint
 from ._distributed import attempt
 from ._kinds import BY_NAME, NumpyKind, TorchKind
@@ -39,10 +39,43 @@ from ._pieces import own_bytes
 from ._store import Reader, Writer
 from ._types import RAW, STORED, original, stored, stored_box
 from ._values import NOT_MINE, TAG
+from ._watch import CudaClock, HostClock, Watch
 from .errors import NotFound, Refused
 
 
-__all__ = ["StorageReader", "StorageWriter", "import_checkpoint"]
+__all__ = ["StorageReader", "StorageWriter", "import_checkpoint", "watch"]
+
+
+def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, first_step: int | None = None) -> Watch:
+    """Reports every step of a training, and where its time went, without a change to the loop.
+
+        model = DistributedDataParallel(model)              # and torch.compile, if it is used
+        gangline.torch.watch(model, optimizer)
+
+    A step is a call of `optimizer.step()`. Of each, Gangline learns the time that waiting for torch's DataLoader or gangline.Tokens
+    took, the time in collectives that no computation hid, that of forward and backward passes, the optimizer and Python's garbage
+    collector, the state of the device's allocator, and the number of tokens: the elements of `input_ids`, or of a first input of whole
+    numbers with two dimensions (padding counts). On a CUDA device times are the device's, by events, told a step or
+    more later, and nothing is waited for; elsewhere they are the process's. `torch.save` and `torch.distributed.checkpoint.save` to
+    files count as saves.
+
+    A script may still call gangline.report(step, loss=...) after `optimizer.step()`, for all steps or some; its numbers of steps
+    are then taken. `first_step` is the number of steps that were made before; without it, the optimizer's own count after its first
+    step (as Adam has one), or else 0. Call it once in each rank, after the model is wrapped and compiled. A second call ends
+    the first one's; `close()` of what is returned ends it as well. Outside of a Gangline job nothing is measured.
+    """
+    before = _report.watching()
+    if before is not None:
+        before.close()
+    while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        # Accelerate and Lightning wrap optimizers.
+        optimizer = optimizer.optimizer
+    devices = {parameter.device.type for parameter in model.parameters()}
+    watch = Watch(first_step, CudaClock if "cuda" in devices else HostClock)
+    if _report.is_in_job():
+        watch.begin(model, optimizer)
+        _report.watched_by(watch)
+    return watch
 
 
 class StorageWriter(_StorageWriter):

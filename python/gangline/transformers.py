@@ -9,6 +9,8 @@ generators, its own state), by one process or by several under DistributedDataPa
 which has its own generators. The Trainer resumes within the data as always: it skips the batches that were
 trained on.
 
+`WatchCallback` reports every step and where its time went (gangline.torch.watch), with what the Trainer logs.
+
 `gangline.transformers.Trainer` is transformers' own that also takes gangline.Tokens as its `train_dataset`: their
 batches are the steps', each process having its own rows, and a checkpoint keeps their position.
 """
@@ -27,10 +29,12 @@ from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TR
 from transformers.utils import WEIGHTS_NAME
 
 from . import _loaders, _random
-from ._loops import Saving, is_gang, with_shared_buffers
+from ._loops import Saving, is_gang, report_logged, with_shared_buffers
 from ._per_rank import PerRank
 from ._order import Ordered
+from ._report import report
 from .errors import Refused
+from .torch import watch
 
 RANDOM_NAME = "rng_state.pth"
 # In an unpacked checkpoint: the position of the tokens.
@@ -76,6 +80,24 @@ class Trainer(transformers.Trainer):
             return computed
         weight = self.train_dataset.loss_weight
         return (computed[0] * weight, computed[1]) if return_outputs else computed * weight
+
+
+class WatchCallback(TrainerCallback):
+    """Reports every step to Gangline, where its time went (see gangline.torch.watch), and what the Trainer logs: loss, learning
+    rate, norm of the gradients, evaluations. Outside of a Gangline job it does nothing."""
+
+    _watch = None
+
+    def on_train_begin(self, args, state, control, model=None, optimizer=None, **kwargs):
+        self._watch = watch(model, optimizer, first_step=state.global_step)
+        if state.max_steps > 0:
+            report(total_steps=state.max_steps)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        report_logged(state.global_step, logs or {})
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self._watch.close()
 
 
 class CheckpointCallback(Saving, TrainerCallback):

@@ -11,7 +11,10 @@
 //!   rank that ends well books it by phase, such as a last evaluation or save.
 //! - A rank that reports nothing runs an unmodified script: its time is `unreported` from the start of its
 //!   process, since nobody knows what it did.
+//! - Times in phases that a rank measured itself are taken from the time in which it counts as computing.
 //! - After the process has ended, its devices are still allocated: `idle`.
+
+use std::time::Duration;
 
 use gangline_base::{Bucket, Buckets, GpuSeconds, Phase, Step, Timestamp};
 
@@ -75,6 +78,16 @@ impl PhaseClock {
         if self.stage != Stage::Ended {
             self.stage = Stage::In(phase);
         }
+    }
+
+    /// Notes that of the time since the last step, `time` was spent in `phase` without entering it: a part of what counts
+    /// as computing, and no more than there is.
+    pub fn spent(&mut self, now: Timestamp, phase: Phase, time: Duration) {
+        self.advance(now);
+        let computing = self.pending[Bucket::Compute];
+        let moved = GpuSeconds::of(self.devices, time).min(computing);
+        self.pending[Bucket::Compute] = computing.saturating_sub(moved);
+        self.pending[bucket_of(phase)] = self.pending[bucket_of(phase)] + moved;
     }
 
     /// Notes that the rank finished `step`. A rank that reports steps but no phases counts as computing from
@@ -198,8 +211,6 @@ fn bucket_of(phase: Phase) -> Bucket {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn at(seconds: u64) -> Timestamp {
@@ -288,6 +299,19 @@ mod tests {
     }
 
     #[test]
+    fn measured_times_of_phases_are_taken_from_what_counts_as_computing() {
+        let mut clock = PhaseClock::new(at(0), Step(0), 1);
+        clock.step(at(4), Step(1));
+        clock.spent(at(10), Phase::Data, Duration::from_secs(2));
+        clock.spent(at(10), Phase::Communication, Duration::from_secs(1));
+        clock.step(at(10), Step(2));
+        clock.spent(at(12), Phase::Data, Duration::from_secs(9));
+        clock.step(at(12), Step(3));
+        let expected = [(Bucket::Compute, 3), (Bucket::DataStall, 4), (Bucket::Communication, 1), (Bucket::Restart, 4)];
+        assert_eq!(seconds(clock.usage(at(12))), expected);
+    }
+
+    #[test]
     fn a_rank_that_reports_only_steps_computes_after_the_first() {
         let mut clock = PhaseClock::new(at(0), Step(0), 1);
         clock.process_started(at(2));
@@ -319,7 +343,11 @@ mod tests {
                 // One move in four goes back in time.
                 let moved = now.unix_nanos() + random.below(4_000);
                 now = Timestamp::from_unix_nanos(moved.saturating_sub(random.below(2) * 2_500));
-                match random.below(9) {
+                match random.below(10) {
+                    9 => {
+                        let phase = PHASES[usize::try_from(random.below(8)).expect("small")];
+                        clock.spent(now, phase, Duration::from_nanos(random.below(9_000)));
+                    }
                     0 => clock.process_started(now),
                     1..4 => clock.enter(PHASES[usize::try_from(random.below(8)).expect("small")], now),
                     4..7 => clock.step(now, Step(random.below(30))),

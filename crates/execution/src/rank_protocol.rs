@@ -6,6 +6,7 @@
 //! and never harms the supervisor.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,8 @@ pub struct RankMessage {
     pub readings: Vec<(String, f64)>,
     /// Tokens of the step.
     pub tokens: Option<Tokens>,
+    /// Time since its last step that it spent in phases without entering them.
+    pub phase_times: Vec<(Phase, Duration)>,
     /// A checkpoint that became durable.
     pub checkpoint: Option<CheckpointSaved>,
     /// The step at which it will end.
@@ -86,6 +89,8 @@ struct Wire {
     #[serde(default)]
     metrics: BTreeMap<String, Option<f64>>,
     tokens: Option<u64>,
+    #[serde(default)]
+    phase_seconds: BTreeMap<String, Option<f64>>,
     checkpoint: Option<WireCheckpoint>,
     total_steps: Option<u64>,
 }
@@ -110,7 +115,8 @@ impl RankMessage {
                 .ok_or(RefusedLine::Malformed(error))?,
         };
         let phase = wire.phase.as_deref().map(phase_named);
-        let refused_values = u64::from(phase == Some(None));
+        let (phase_times, refused_times) = phase_times(&wire.phase_seconds);
+        let refused_values = u64::from(phase == Some(None)) + refused_times;
         let checkpoint = match wire.checkpoint {
             None => None,
             Some(saved) => Some(CheckpointSaved {
@@ -129,6 +135,7 @@ impl RankMessage {
             step: wire.step.map(|step| bounded("step", step)).transpose()?.map(Step),
             loss: loss.filter(|loss| loss.is_finite()),
             tokens,
+            phase_times,
             checkpoint,
             total_steps: wire.total_steps.map(|steps| bounded("total_steps", steps)).transpose()?.map(Step),
             refused_values,
@@ -138,6 +145,18 @@ impl RankMessage {
 
 fn bounded(key: &'static str, value: u64) -> Result<u64, RefusedLine> {
     if value <= COUNT_MAX { Ok(value) } else { Err(RefusedLine::Absurd { key, value }) }
+}
+
+/// Returns the times in phases, and the number of those that can't be meant.
+fn phase_times(seconds: &BTreeMap<String, Option<f64>>) -> (Vec<(Phase, Duration)>, u64) {
+    let given = seconds.iter().filter_map(|(name, seconds)| Some((name, (*seconds)?)));
+    let read = |(name, seconds): (&String, f64)| {
+        // NaN and infinities stand for no time.
+        Some((phase_named(name)?, Duration::try_from_secs_f64(meant(seconds)).ok()?))
+    };
+    let all: Vec<Option<(Phase, Duration)>> = given.map(read).collect();
+    let refused = all.iter().filter(|time| time.is_none()).count();
+    (all.into_iter().flatten().collect(), u64::try_from(refused).expect("a line is limited"))
 }
 
 fn phase_named(name: &str) -> Option<Phase> {
@@ -229,6 +248,14 @@ impl LineCutter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn measured_times_of_phases_are_read_and_those_that_cant_be_meant_are_counted() {
+        let line = br#"{"step":7,"phase_seconds":{"data":0.25,"communication":2,"napping":1,"compute":-1,"restore":NaN,"init":null}}"#;
+        let message = RankMessage::parse(line).expect("a message");
+        let times = [(Phase::Communication, Duration::from_secs(2)), (Phase::Data, Duration::from_millis(250))];
+        assert_eq!((message.phase_times, message.refused_values), (times.to_vec(), 3));
+    }
 
     #[test]
     fn messages_are_read_with_unknown_keys_ignored() {

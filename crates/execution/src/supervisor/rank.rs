@@ -120,6 +120,9 @@ impl Rank {
         self.sign_of_life(now);
         self.divergence.hear(message);
         self.worked(message, now);
+        for (phase, time) in &message.phase_times {
+            self.clock.spent(now, *phase, *time);
+        }
         if let Some(step) = message.step {
             self.clock.step(now, step);
             self.progress.step(now);
@@ -145,6 +148,13 @@ impl Rank {
             Some(Phase::Compute) => self.work.compute_nanos = self.work.compute_nanos.saturating_add(nanos),
             Some(Phase::Data) => self.work.data_nanos = self.work.data_nanos.saturating_add(nanos),
             _ => {}
+        }
+        for (phase, time) in message.phase_times.iter().filter(|(phase, _)| *phase != Phase::Compute) {
+            let moved = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(self.work.compute_nanos);
+            self.work.compute_nanos -= moved;
+            if *phase == Phase::Data {
+                self.work.data_nanos = self.work.data_nanos.saturating_add(moved);
+            }
         }
         self.phase_since = now;
         self.work.steps += u64::from(message.step.is_some());

@@ -131,7 +131,7 @@ impl Readings {
 
 impl OfRank {
     fn hear(&mut self, now: Timestamp, message: &RankMessage) {
-        let ours = self.phases.hear(now, message.step, message.phase);
+        let ours = self.phases.hear(now, message);
         let mut values = Vec::new();
         for (name, value) in message.readings.iter().map(|(name, value)| (name.as_str(), *value)) {
             match self.place_of(name) {
@@ -173,13 +173,19 @@ impl OfRank {
 
 impl Phases {
     /// Returns the seconds of a step that ends with this message, in total and by phase.
-    fn hear(&mut self, now: Timestamp, step: Option<Step>, phase: Option<Phase>) -> Vec<(String, f64)> {
+    fn hear(&mut self, now: Timestamp, message: &RankMessage) -> Vec<(String, f64)> {
         if let Some((current, since)) = &mut self.phase {
             *self.since_step.entry(*current).or_default() += now.since(*since);
             *since = now;
         }
+        for (phase, time) in &message.phase_times {
+            let computing = self.since_step.entry(Phase::Compute).or_default();
+            let moved = (*time).min(*computing);
+            *computing -= moved;
+            *self.since_step.entry(*phase).or_default() += moved;
+        }
         let mut ended = Vec::new();
-        if step.is_some() {
+        if message.step.is_some() {
             let by_phase = std::mem::take(&mut self.since_step);
             if let Some(last) = self.last_step.replace(now) {
                 ended.push((STEP_SECONDS.to_owned(), now.since(last).as_secs_f64()));
@@ -187,7 +193,7 @@ impl Phases {
                 ended.extend(by_phase.into_iter().map(seconds));
             }
         }
-        self.phase = phase.map(|phase| (phase, now)).or(self.phase);
+        self.phase = message.phase.map(|phase| (phase, now)).or(self.phase);
         ended
     }
 }
@@ -274,6 +280,22 @@ mod tests {
         assert!((80_000..100_000).contains(&dropped), "{dropped} rows were dropped");
         let last = last_values(&mut readings, &spec);
         assert!(last.iter().any(|(name, value)| name == DROPPED && *value > 80_000.0), "{last:?}");
+    }
+
+    #[test]
+    fn times_of_phases_that_a_rank_measured_are_parts_of_its_step() {
+        let spec = spec(1, 1);
+        let mut readings = Readings::of(&spec);
+        readings.hear(at(0), 0, &said(r#"{"step":1,"phase":"compute"}"#));
+        readings.hear(at(1_000), 0, &said(r#"{"step":2,"phase_seconds":{"data":0.25,"communication":9}}"#));
+        let report = readings.report(&spec).expect("something");
+        let expected = [
+            (STEP_SECONDS, 1.0),
+            ("gangline.data_seconds", 0.0),
+            ("gangline.compute_seconds", 0.0),
+            ("gangline.communication_seconds", 1.0),
+        ];
+        assert_eq!(named(&report.batches[0], 0), expected, "no more than there was, in the order of names");
     }
 
     fn owned((name, value): (&str, f64)) -> (String, f64) {
