@@ -144,6 +144,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         budget: None,
         spares: 0,
         datasets: Default::default(),
+        planned: None,
         pins: Default::default(),
         after: Default::default(),
         notify: Default::default(),

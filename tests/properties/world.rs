@@ -342,6 +342,7 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
         budget: None,
         spares: 0,
         datasets: Default::default(),
+        planned: None,
         pins: Default::default(),
         after: Default::default(),
         notify: Default::default(),

@@ -254,6 +254,7 @@ impl Stage {
             budget: wanted.budget,
             spares: wanted.spares,
             datasets: wanted.datasets,
+            planned: None,
             pins: Default::default(),
             after: Default::default(),
             notify: Default::default(),

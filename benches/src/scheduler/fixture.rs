@@ -82,6 +82,7 @@ impl Gang {
             budget: None,
             spares: 0,
             datasets: Default::default(),
+            planned: None,
             pins: Default::default(),
             after: Default::default(),
             notify: Default::default(),

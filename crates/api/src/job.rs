@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::sweep::{Budget, JobSweep};
-use crate::{HistoryLine, LastValue, Time};
+use crate::{AgainstPlan, HistoryLine, LastValue, Time};
 
 /// Jobs, newest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -132,6 +132,9 @@ pub struct Job {
     pub max_faults: u32,
     /// How far it is.
     pub progress: Progress,
+    /// How its rate over the last samples compares with its plan's, if its job file has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<AgainstPlan>,
     /// What it saved.
     pub checkpoints: Checkpoints,
     /// What it may cost and has, if it has a budget.

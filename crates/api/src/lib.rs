@@ -14,6 +14,7 @@ mod job;
 mod metric;
 mod model;
 mod node;
+mod plan;
 mod schedule;
 mod submit;
 mod sweep;
@@ -46,6 +47,7 @@ pub use node::{
     Drain, GpuHours, Health, Node, NodeAgent, NodeAttempt, NodeDetail, NodeEvent, NodeList, NodeProblem, Queue,
     QueueList, Slot,
 };
+pub use plan::AgainstPlan;
 pub use schedule::{Schedule, ScheduleList, ScheduleRequest, ScheduleRun};
 pub use submit::{
     Answer, CancelAnswer, ChangeAnswer, ChangeRequest, DryRun, LogChunk, ResumeRequest, SubmitRequest, Submitted,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::Time;
+use crate::{AgainstPlan, Time};
 
 /// Why a job is slower than it could be, by what its ranks measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -26,6 +26,9 @@ pub struct Why {
     pub step_seconds: Option<f64>,
     /// Phases that ranks reported. What costs time in others can't be told.
     pub phases: Vec<String>,
+    /// How its rate compares with its plan's, if its job file has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<AgainstPlan>,
     /// Causes, in the order in which they are looked for: data, checkpoint, communication, straggler, garbage_collection,
     /// memory_pressure, clocks, host_contention.
     pub causes: Vec<Cause>,

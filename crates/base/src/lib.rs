@@ -16,6 +16,7 @@ mod measured;
 mod money;
 mod notify;
 mod phase;
+mod planned;
 mod principal;
 mod quantity;
 mod spec;
@@ -36,6 +37,7 @@ pub use measured::Measured;
 pub use money::{InvalidMoney, Money};
 pub use notify::{EmailAddress, Notify, Occasion, WebhookUrl};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};
+pub use planned::PlannedRate;
 pub use principal::Principal;
 pub use quantity::{Bytes, GpuSeconds, InvalidBytes, Step, Tokens};
 pub use spec::{

@@ -6,7 +6,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::{
-    Bytes, CodeCopy, Container, Dependency, Elastic, JobId, Money, Notify, PoolName, QueueName, TopologyRequest,
+    Bytes, CodeCopy, Container, Dependency, Elastic, JobId, Money, Notify, PlannedRate, PoolName, QueueName,
+    TopologyRequest,
 };
 
 /// A validated job specification.
@@ -37,6 +38,8 @@ pub struct JobSpec {
     /// The datasets it reads, as its owner names them: among otherwise equal nodes, placement prefers those
     /// that may still have them cached.
     pub datasets: BTreeSet<String>,
+    /// The rate that it should reach by its plan; none if its owner gave none.
+    pub planned: Option<PlannedRate>,
     /// What retention never removes.
     pub pins: BTreeSet<Pin>,
     /// The jobs that have to end before it may start, at most [`crate::DEPENDENCIES_MAX`].
@@ -64,7 +67,7 @@ pub enum Pin {
 }
 
 /// The stored size of a specification without its texts: field names and numbers.
-const FIELDS_BYTES: u64 = 960;
+const FIELDS_BYTES: u64 = 1_024;
 /// The bytes that quotes, a colon and a comma add to a stored text.
 const PUNCTUATION_BYTES: u64 = 4;
 /// The stored size of a pair of numbers.

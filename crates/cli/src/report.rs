@@ -69,6 +69,9 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
         };
         writeln!(text, "  progress     step {step}{total}{loss} (measured)")?;
     }
+    if let Some(plan) = &job.plan {
+        writeln!(text, "  of its plan  {}", plan.text())?;
+    }
     if let Some(budget) = &job.budget {
         writeln!(text, "  budget       {}", spent(budget))?;
     }

@@ -39,6 +39,9 @@ fn text(why: &api::Why) -> String {
         why.steps,
         output::seconds(step),
     );
+    if let Some(plan) = &why.plan {
+        let _ = writeln!(text, "  of its plan        {}", plan.text());
+    }
     for cause in &why.causes {
         let share = cause.share.map_or_else(|| "?".to_owned(), |share| format!("{:.0} %", share * 100.0));
         let cost = cause.cost_per_hour.as_ref().map(|cost| format!(", {cost} an hour")).unwrap_or_default();

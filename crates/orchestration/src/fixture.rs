@@ -68,6 +68,7 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         budget: None,
         spares: 0,
         datasets: Default::default(),
+        planned: None,
         pins: Default::default(),
         after: Default::default(),
         notify: Default::default(),

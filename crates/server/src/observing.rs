@@ -13,6 +13,8 @@ use gangline_telemetry::series::{self, Bucket, Curve, Resolution, Scope};
 
 /// Seconds of each step; a supervisor's clock.
 pub(crate) const STEP_SECONDS: &str = "gangline.step_seconds";
+/// Tokens of each step of a rank.
+const TOKENS: &str = "tokens";
 /// Seconds of each step in a phase.
 const PHASES: [(&str, Phase); 5] = [
     ("gangline.data_seconds", Phase::Data),
@@ -51,7 +53,7 @@ impl Window {
         others: &[String],
         points_max: usize,
     ) -> Result<Vec<Curve>, series::Error> {
-        let ours = PHASES.iter().map(|(name, _)| *name).chain([STEP_SECONDS, COLLECTING, RETRIES]);
+        let ours = PHASES.iter().map(|(name, _)| *name).chain([STEP_SECONDS, TOKENS, COLLECTING, RETRIES]);
         let query = series::Query {
             metrics: ours.map(str::to_owned).chain(others.iter().cloned()).collect(),
             attempt: Some(self.attempt),
@@ -135,6 +137,8 @@ fn ranks(curves: &[Curve], devices: &Devices, times: (Timestamp, Timestamp)) -> 
         let rank = ranks.entry(number).or_insert_with(|| RankObserved { rank: number, node, ..Default::default() });
         match curve.series.metric.as_str() {
             STEP_SECONDS => (rank.steps, rank.stepping) = (count, seconds(sum)),
+            // The first step of an attempt has no time, so tokens are counted by steps that have one.
+            TOKENS => rank.tokens = Some(sum / whole(count)),
             COLLECTING => rank.collecting = Some(seconds(sum)),
             RETRIES => rank.allocator_retries = Some(number_of(sum)),
             metric => {
@@ -155,6 +159,7 @@ fn ranks(curves: &[Curve], devices: &Devices, times: (Timestamp, Timestamp)) -> 
         (count > 0).then(|| sum / whole(count))
     };
     for rank in ranks.values_mut() {
+        rank.tokens = rank.tokens.map(|of_step| of_step * whole(rank.steps));
         rank.cpu_pressure = mean(CPU_PRESSURE, &rank.node, None);
         rank.clocks_held = devices.get(&rank.rank).and_then(|device| mean(CLOCKS_HELD, &rank.node, Some(*device)));
     }

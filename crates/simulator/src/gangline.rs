@@ -90,6 +90,7 @@ impl Gangline {
             budget: None,
             spares: 0,
             datasets: Default::default(),
+            planned: None,
             pins: Default::default(),
             after: Default::default(),
             notify: Default::default(),

@@ -265,6 +265,7 @@ mod tests {
                 budget: None,
                 spares: 0,
                 datasets: Default::default(),
+                planned: None,
                 pins: Default::default(),
                 after: Default::default(),
                 notify: Default::default(),

@@ -153,7 +153,10 @@ fn train(product: &Product, name: &str, data: &str, compute: &str) -> String {
         place.display()
     );
     let run = format!("python3 {}", script.display());
-    product.submit(&format!("name: {name}\nresources: {{accelerators: \"cpu:2\"}}\nenvs: {envs}\nrun: {run}\n"))
+    let plan = "{tokens_per_second_per_accelerator: 1e6, mfu: 0.5}";
+    product.submit(&format!(
+        "name: {name}\nresources: {{accelerators: \"cpu:2\"}}\nplan: {plan}\nenvs: {envs}\nrun: {run}\n"
+    ))
 }
 
 /// Waits until a webhook says that this rule's alert about a job is in this state. Returns when it came, and the alert.
@@ -252,6 +255,60 @@ fn slow_jobs_are_explained_and_alerts_reach_whom_they_should() {
     if let Some(manager) = &alertmanager {
         wait_for("the alert's end", || (!manager.has("data_stall", &loads)).then_some(()));
     }
+}
+
+/// Processes that compete for a node's processors, and give way to all others.
+struct Neighbours(Vec<Child>);
+
+impl Neighbours {
+    fn start(count: usize) -> Neighbours {
+        let start = |_| Command::new("nice").args(["-n", "19", "sh", "-c", "while :; do :; done"]).spawn();
+        Neighbours((0..count).map(start).map(|process| process.expect("nice starts")).collect())
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        for process in &mut self.0 {
+            // It may have ended by itself.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Other load on a job's node is named, and a job that is slower than planned fires an alert that says how much.
+#[test]
+fn other_load_on_the_node_is_named_and_a_job_below_its_plan_is_told() {
+    let mut product = Product::down(&["a=cpu:2"]);
+    product.change("--agent-every", "1");
+    let (url, bodies) = webhook();
+    let rules = format!(
+        "every = '500ms'\n[[receiver]]\nname='hook'\nwebhook='{url}'\n\
+         [[rule]]\nname='below_plan'\nsignal='plan_share'\nbelow=0.8\nfor='0s'\nseverity='warning'\nsummary='{{subject}} at {{value}}'\n"
+    );
+    std::fs::create_dir_all(product.data()).expect("a folder");
+    std::fs::write(product.data().join("alerts.toml"), rules).expect("it is writable");
+    product.start();
+    let job = train(&product, "slow", "1,1", "20,20");
+    let (_, alert) = told(&bodies, "below_plan", "firing");
+    let summary = alert["summary"].as_str().expect("text");
+    assert!(alert["subject"] == *job && summary.starts_with(&format!("{job} at 0.")), "{alert}");
+    let plan = &product.job(&job)["plan"];
+    assert!(
+        plan["planned_mfu"] == 0.5 && plan["tokens_per_second_per_accelerator"].as_f64() < Some(50.0 / 0.02),
+        "{plan}"
+    );
+    if !Path::new("/proc/pressure/cpu").exists() {
+        eprintln!("skipped: other load on a node: this kernel has no pressure stall information");
+        return;
+    }
+    let _neighbours = Neighbours::start(4 * std::thread::available_parallelism().map_or(2, usize::from));
+    let said = wait_for("the other load to be named", || {
+        let text = product.run(&["why", &job]).stdout;
+        text.contains("host_contention").then_some(text)
+    });
+    assert!(said.contains("processes on a wait for a CPU") && said.contains("of its plan"), "{said}");
 }
 
 /// Alerts as the command line has them: listed, acknowledged, silenced; the unreachable receiver is shown without its address.

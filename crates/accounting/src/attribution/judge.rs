@@ -35,6 +35,8 @@ pub struct RankObserved {
     pub stepping: Duration,
     /// Time of these steps in each phase that it reported.
     pub phases: BTreeMap<Phase, Duration>,
+    /// Tokens of these steps, if it reports them.
+    pub tokens: Option<f64>,
     /// Time in Python's garbage collector, if it reports that.
     pub collecting: Option<Duration>,
     /// How often the device's allocator had to free its cache and try again, if it reports that.
@@ -134,6 +136,8 @@ pub struct Verdict {
     pub steps: u64,
     /// The mean time of a step.
     pub step: Duration,
+    /// Tokens a second of all ranks that report them; `None` if none does.
+    pub tokens_per_second: Option<f64>,
     /// Phases that ranks report, so that time in them can be told from others.
     pub phases: Vec<Phase>,
     /// The causes, in the order in which they are looked for.
@@ -181,8 +185,24 @@ pub fn why(stretches: &[Observed], price: Option<Money>) -> Option<Verdict> {
         }
     });
     let mean = ranks.iter().map(|rank| per_step(rank.stepping, rank)).sum::<f64>() / count(ranks.len());
-    let phases = phases_of(&ranks);
-    Some(Verdict { steps, step: Duration::from_secs_f64(mean), phases, causes: causes.collect(), ranks: ranks.len() })
+    Some(Verdict {
+        steps,
+        step: Duration::from_secs_f64(mean),
+        tokens_per_second: tokens_per_second(&ranks),
+        phases: phases_of(&ranks),
+        causes: causes.collect(),
+        ranks: ranks.len(),
+    })
+}
+
+/// Returns the rate of all ranks together, in tokens a second; `None` if none of them reports tokens.
+#[must_use]
+pub fn tokens_per_second(ranks: &[RankObserved]) -> Option<f64> {
+    let of_rank = |rank: &RankObserved| {
+        let seconds = rank.stepping.as_secs_f64();
+        Some(rank.tokens? / if seconds > 0.0 { seconds } else { return None })
+    };
+    ranks.iter().filter_map(of_rank).reduce(|one, other| one + other)
 }
 
 /// Adds stretches up, rank by rank.
@@ -198,6 +218,7 @@ fn total(stretches: &[Observed]) -> Vec<RankObserved> {
             *sum.phases.entry(*phase).or_default() += *time;
         }
         sum.collecting = sum.collecting.into_iter().chain(rank.collecting).reduce(|one, other| one + other);
+        sum.tokens = sum.tokens.into_iter().chain(rank.tokens).reduce(|one, other| one + other);
         let retries = sum.allocator_retries.into_iter().chain(rank.allocator_retries);
         sum.allocator_retries = retries.reduce(u64::saturating_add);
         sum.clocks_held = worse(sum.clocks_held, rank.clocks_held);

@@ -10,5 +10,5 @@ mod straggler;
 #[cfg(test)]
 mod tests;
 
-pub use judge::{Cause, Kind, Observed, RankObserved, Verdict, why};
+pub use judge::{Cause, Kind, Observed, RankObserved, Verdict, tokens_per_second, why};
 pub use straggler::{RankWork, Slowness, Straggler, stragglers};

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use gangline_base::Money;
+use gangline_planning::model::flops::FlopDefinition;
 use gangline_planning::plan::fleet::Fleet;
 use gangline_planning::plan::{Class, Plan, ServingFacts};
 use gangline_planning::units::GIBIBYTE;
@@ -157,6 +158,11 @@ fn step(plan: &Plan) -> Vec<String> {
     if !shares.is_empty() {
         said.push(shares.join("; "));
     }
+    let mfu = step.utilisation.get(FlopDefinition::ModelCausal.name()).map(|part| format!(", mfu: {part:.3}"));
+    said.push(format!(
+        "in the job file, to be compared with: plan: {{tokens_per_second_per_accelerator: {each:.1}{}}}",
+        mfu.unwrap_or_default()
+    ));
     let error = &step.known_error;
     if error.rows == 0 {
         said.push(format!("no published measurement of {} has been compared with these estimates", error.region));

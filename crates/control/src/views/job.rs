@@ -64,6 +64,7 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
         faults: record.faults,
         max_faults: record.max_faults,
         progress: parts::progress(record),
+        plan: parts::plan(record),
         checkpoints: parts::checkpoints(record.checkpoints),
         budget: record.budget.as_ref().map(budget),
         sweep: sweep_point(record, value_bytes_max),

@@ -1,6 +1,6 @@
 //! Converts the parts of a job's record into the API's types.
 
-use gangline_api::{Checkpoints, Gang, JobState, Progress};
+use gangline_api::{AgainstPlan, Checkpoints, Gang, JobState, Progress};
 
 use gangline_store::model::{CheckpointsRecord, FaultCauseRecord, GangRecord, JobRecord, ProgressRecord, StateRecord};
 
@@ -34,6 +34,16 @@ pub(super) fn progress(record: &JobRecord) -> Progress {
     };
     let loss_not_finite_since = not_finite_since.or(by_fault);
     Progress { step, total_steps, first_loss, loss, loss_not_finite_since, tokens, tokens_per_second, steps_per_second }
+}
+
+/// Compares the rate over the last samples with the planned one.
+pub(super) fn plan(record: &JobRecord) -> Option<AgainstPlan> {
+    let planned = record.planned()?;
+    let shares = record.last_attempt().filter(|attempt| attempt.ended_at.is_none()).map(|attempt| &attempt.shares);
+    let devices: usize = shares.into_iter().flatten().map(|share| share.devices.len()).sum();
+    let devices = u32::try_from(devices).ok().filter(|devices| *devices > 0);
+    let measured = record.progress.tokens_per_second.zip(devices).map(|(rate, devices)| rate / f64::from(devices));
+    Some(AgainstPlan::of(planned.tokens_per_second(), planned.mfu(), measured))
 }
 
 pub(super) fn checkpoints(checkpoints: CheckpointsRecord) -> Checkpoints {

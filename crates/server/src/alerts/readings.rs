@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gangline_accounting::attribution::{RankObserved, RankWork, stragglers};
+use gangline_accounting::attribution::{RankObserved, RankWork, stragglers, tokens_per_second};
 use gangline_api as api;
 use gangline_base::{AttemptNumber, JobId, Money, NodeName, Phase, Timestamp, with_causes};
 use gangline_control::service;
@@ -167,6 +167,9 @@ impl Sources {
         let ranks = window.observed(&curves, &devices_of(attempt), 1).remove(0).ranks;
         readings.extend(of_ranks(id, &ranks));
         readings.extend(self.throughput(&window, &ranks)?);
+        let devices: usize = attempt.shares.iter().map(|share| share.devices.len()).sum();
+        let part = job.plan.and_then(|plan| crate::why::against(plan, tokens_per_second(&ranks), devices).share);
+        readings.extend(part.map(|part| reading(Signal::PlanShare, subject(), None, part)));
         Ok(readings)
     }
 

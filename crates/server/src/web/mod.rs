@@ -182,6 +182,9 @@ fn job_card(job: &Job, curve: Option<&Series>) -> Markup {
                     @if let Some(rate) = job.progress.tokens_per_second.filter(|_| !job.state.is_final()) {
                         dt { "Tokens/s" } dd { (format!("{rate:.0}")) }
                     }
+                    @if let Some(plan) = job.plan.filter(|plan| plan.share.is_some()) {
+                        dt { "Of its plan" } dd { (plan.text()) }
+                    }
                     @for value in shown_metrics(job) {
                         dt { (value.metric) } dd { (value.last.short()) }
                     }

@@ -21,7 +21,7 @@ use super::problem::{Code, Problems, Refusal, shown};
 use super::values::{self, DURATION_MAX};
 use super::workdir::{self, Workdir};
 use super::yaml::{Node, Value};
-use super::{after, datasets, notify, pins, sweep, topology};
+use super::{after, datasets, notify, pins, planned, sweep, topology};
 
 /// The most nodes of a gang.
 pub(super) const NODES_MAX: u32 = 16_384;
@@ -75,6 +75,7 @@ pub(super) fn read(
     let sweep = sweep::read(&top, problems);
     let spares = top.get_or("spares", 0, |field| field.count(problems, 0..=SPARES_MAX));
     let datasets = top.get_or("datasets", BTreeSet::new(), |field| datasets::read(field, problems));
+    let planned = top.get_or("plan", None, |field| planned::read(field, problems).map(Some));
     let pins = top.get_or("retention", BTreeSet::new(), |field| pins::read(field, problems));
     let after = top.get_or("after", BTreeSet::new(), |field| after::read(field, problems));
     let notify = top.get_or("notify", Notify::default(), |field| notify::read(field, problems));
@@ -91,6 +92,7 @@ pub(super) fn read(
         budget: budget?,
         spares: spares?,
         datasets: datasets?,
+        planned: planned?,
         pins: pins?,
         after: after?,
         notify: notify?,

@@ -2,7 +2,7 @@
 
 /// The mappings of a job file and their keys. `envs`, `sweep.parameters` and the short form of `sweep` accept
 /// any variable name and so are missing here.
-const LEVELS: [(&str, &[&str]); 14] = [
+const LEVELS: [(&str, &[&str]); 15] = [
     (
         "",
         &[
@@ -13,6 +13,7 @@ const LEVELS: [(&str, &[&str]); 14] = [
             "num_nodes",
             "spares",
             "datasets",
+            "plan",
             "resources",
             "topology",
             "workdir",
@@ -42,6 +43,7 @@ const LEVELS: [(&str, &[&str]); 14] = [
     ("retention", &["logs", "samples", "record", "checkpoints"]),
     ("notify", &["webhook", "email", "on"]),
     ("budget", &["usd"]),
+    ("plan", &["tokens_per_second_per_accelerator", "mfu"]),
     ("sweep", &["parameters", "samples", "order", "seed", "max_parallel", "early_stop"]),
     ("range", &["min", "max", "scale"]),
     ("sweep.early_stop", &["metric", "goal", "min_steps", "reduction"]),

@@ -21,6 +21,7 @@ mod keys;
 mod notify;
 mod overrides;
 mod pins;
+mod planned;
 mod problem;
 mod sweep;
 mod template;

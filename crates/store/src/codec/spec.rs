@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, Bytes, CheckpointPolicy, CodeCopy, Container, Elastic, GangShape, HangTimeout, JobId, JobSpec,
-    Launch, Money, Notify, Pin, PoolName, Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
+    Launch, Money, Notify, Pin, PlannedRate, PoolName, Priority, Program, QueueName, RecoveryPolicy, SpeedUp,
+    Submitter,
 };
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +61,8 @@ pub struct SpecV1 {
     spares: u32,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     datasets: BTreeSet<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    planned: Option<PlannedV1>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pins: BTreeSet<PinV1>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -109,9 +112,35 @@ impl SpecV1 {
         self.container.as_ref().map(|container| container.image.as_str())
     }
 
+    /// Returns the rate that the job should reach by its plan.
+    #[must_use]
+    pub fn planned(&self) -> Option<PlannedRate> {
+        self.planned.map(PlannedRate::from)
+    }
+
     /// Sets the time limit.
     pub fn set_time_limit(&mut self, limit: Option<Duration>) {
         self.time_limit_ms = limit.map(millis);
+    }
+}
+
+/// The planned rate in thousandths of tokens a second on each accelerator, and the utilisation in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct PlannedV1 {
+    milli_tokens_per_second: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mfu_milli: Option<u32>,
+}
+
+impl From<PlannedRate> for PlannedV1 {
+    fn from(PlannedRate { milli_tokens_per_second, mfu_milli }: PlannedRate) -> Self {
+        PlannedV1 { milli_tokens_per_second, mfu_milli }
+    }
+}
+
+impl From<PlannedV1> for PlannedRate {
+    fn from(PlannedV1 { milli_tokens_per_second, mfu_milli }: PlannedV1) -> Self {
+        PlannedRate { milli_tokens_per_second, mfu_milli }
     }
 }
 
@@ -248,6 +277,7 @@ impl From<&JobSpec> for SpecV1 {
             budget: spec.budget,
             spares: spec.spares,
             datasets: spec.datasets.clone(),
+            planned: spec.planned.map(PlannedV1::from),
             pins: spec.pins.iter().copied().map(PinV1::from).collect(),
             after: spec.after.iter().copied().map(DependencyV1::from).collect(),
             notify: NotifyV1::of(&spec.notify),
@@ -307,6 +337,7 @@ impl TryFrom<SpecV1> for JobSpec {
             budget: spec.budget,
             spares: spec.spares,
             datasets: spec.datasets,
+            planned: spec.planned.map(PlannedRate::from),
             pins: spec.pins.into_iter().map(Pin::from).collect(),
             after: spec.after.into_iter().map(Into::into).collect(),
             notify: spec.notify.map(Notify::try_from).transpose()?.unwrap_or_default(),

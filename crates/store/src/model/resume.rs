@@ -1,6 +1,6 @@
 //! The specification of an ended job, put together again from its record.
 
-use gangline_base::{CodeCopy, JobSpec, Notify, Priority, QueueName, Submitter};
+use gangline_base::{CodeCopy, JobSpec, Notify, PlannedRate, Priority, QueueName, Submitter};
 
 use super::record::JobRecord;
 use crate::codec::{Error, SpecV1};
@@ -31,6 +31,13 @@ impl JobRecord {
     pub fn image(&self) -> Option<String> {
         let of_sweep = || self.shared.as_ref().and_then(|sweep| sweep.spec());
         self.spec.as_deref().or_else(of_sweep).and_then(SpecV1::image).map(str::to_owned)
+    }
+
+    /// Returns the rate that the job should reach by its plan.
+    #[must_use]
+    pub fn planned(&self) -> Option<PlannedRate> {
+        let of_sweep = || self.shared.as_ref().and_then(|sweep| sweep.spec());
+        self.spec.as_deref().or_else(of_sweep).and_then(SpecV1::planned)
     }
 
     /// Returns the specification with which the job was submitted, with the changes that were made to it since; none

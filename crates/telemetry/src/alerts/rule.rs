@@ -114,6 +114,8 @@ pub enum Signal {
     CheckpointStall,
     /// A job's steps a second, as a part of its own past.
     Throughput,
+    /// A job's tokens a second, as a part of what its plan says.
+    PlanShare,
     /// Work of a rank for a step above its peers' median, as a part of that.
     Straggler,
     /// A rank makes no progress, and would be given up as hung if that goes on.
@@ -137,13 +139,14 @@ pub enum Signal {
 }
 
 /// Each signal with its name in rules and its unit.
-const SIGNALS: [(Signal, &str, Unit); 16] = [
+const SIGNALS: [(Signal, &str, Unit); 17] = [
     (Signal::LossNotFinite, "loss_not_finite", Unit::Flag),
     (Signal::LossSpike, "loss_spike", Unit::Number),
     (Signal::CheckpointOverdue, "checkpoint_overdue", Unit::Number),
     (Signal::DataStall, "data_stall", Unit::Ratio),
     (Signal::CheckpointStall, "checkpoint_stall", Unit::Ratio),
     (Signal::Throughput, "throughput", Unit::Ratio),
+    (Signal::PlanShare, "plan_share", Unit::Ratio),
     (Signal::Straggler, "straggler", Unit::Ratio),
     (Signal::Silence, "silence", Unit::Flag),
     (Signal::NodeUnavailable, "node_unavailable", Unit::Flag),

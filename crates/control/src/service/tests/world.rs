@@ -151,6 +151,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
         budget: None,
         spares: 0,
         datasets: Default::default(),
+        planned: None,
         pins: Default::default(),
         after: Default::default(),
         notify: Default::default(),

@@ -212,6 +212,15 @@ fn a_sweep_is_a_grid_with_or_without_rules() {
 }
 
 #[test]
+fn a_planned_rate_is_read_to_the_thousandth() {
+    let planned = |plan: &str| accepted(&format!("run: x\nplan: {plan}"), &[]).planned.expect("a plan");
+    let rate = planned("{tokens_per_second_per_accelerator: 1154.9, mfu: 0.524}");
+    assert_eq!((rate.tokens_per_second(), rate.mfu()), (1154.9, Some(0.524)));
+    assert_eq!(planned("{tokens_per_second_per_accelerator: 1e3}").mfu(), None);
+    assert_eq!(accepted("run: x", &[]).planned, None);
+}
+
+#[test]
 fn a_budget_is_read_exactly() {
     assert_eq!(accepted("run: x\nbudget: {usd: \"0.50\"}", &[]).budget, Some(Money::from_nano_dollars(500_000_000)));
     assert_eq!(accepted("run: x", &[]).budget, None);

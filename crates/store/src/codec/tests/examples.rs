@@ -266,6 +266,7 @@ impl Examples {
             budget: self.maybe(Self::money),
             spares: self.number(),
             datasets: self.datasets().into_iter().collect(),
+            planned: self.planned(),
             pins: self.pins(),
             after: (0..self.below(3)).map(|_| self.dependency()).collect(),
             notify: self.notify(),

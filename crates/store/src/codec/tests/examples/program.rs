@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gangline_base::{CodeCopy, Container, Program, Volume};
+use gangline_base::{CodeCopy, Container, PlannedRate, Program, Volume};
 
 use super::Examples;
 
@@ -23,6 +23,14 @@ impl Examples {
             volumes: (0..random.below(3)).map(|_| volume(random)).collect(),
         };
         if self.has_network { self.maybe(container) } else { None }
+    }
+
+    pub(super) fn planned(&mut self) -> Option<PlannedRate> {
+        let rate = |random: &mut Self| PlannedRate {
+            milli_tokens_per_second: u64::from(random.number()) + 1,
+            mfu_milli: random.maybe(|random| random.below(1_000)),
+        };
+        if self.has_network { self.maybe(rate) } else { None }
     }
 
     fn code(&mut self) -> Option<CodeCopy> {
