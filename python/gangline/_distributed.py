@@ -16,7 +16,7 @@ from ._retention import Keep
 from ._pieces import own_bytes, own_pieces
 from ._store import Save, Writer, check_step, warn_skipped
 from ._values import path_text
-from .errors import Corrupt, Error, NotFound, Refused
+from .errors import Corrupt, Error, NotFound, Refused, none_good
 
 # Grows with each attempt of a job, and is equal on its ranks: half-written files of a dead attempt are never
 # mixed in.
@@ -154,7 +154,7 @@ class DistributedStore(Writer):
                 raise worst if own is None else own
             if isinstance(worst, Corrupt):  # else it has been pruned just now
                 warn_skipped(candidate, worst)
-        raise NotFound(f"find a good checkpoint in {self.path}: there is none")
+        raise none_good(self.path)
 
     def _plan(self, step, into, asked):
         how, resized = asked

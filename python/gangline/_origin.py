@@ -1,6 +1,6 @@
-"""What a checkpoint says of where it came from: the data that was read, and the software it ran on.
+"""What a checkpoint says of where it came from: the data that was read, the software it ran on, and the loss that was last reported.
 
-Both are notes of its metadata, which `gangline models lineage` shows. Names beginning with `gangline.` are left out of what
+They are notes of its metadata, which `gangline models lineage` shows. Names beginning with `gangline.` are left out of what
 `list` and `latest` return, and ranks needn't agree on them.
 """
 
@@ -12,9 +12,12 @@ import sys
 import weakref
 from importlib import metadata
 
+from ._report import last_loss
+
 PREFIX = "gangline."
 DATA = "gangline.data"
 ENVIRONMENT = "gangline.environment"
+LOSS = "gangline.loss"
 # Packages whose versions are named; all others are in a digest.
 NAMED = ("gangline", "torch", "numpy", "jax", "transformers", "lightning", "pytorch-lightning", "datasets", "tokenizers", "accelerate")
 # Notes that are longer together than this are left out: metadata has 64 KiB.
@@ -32,6 +35,10 @@ def note_data(order):
 def with_origin(given):
     """Returns the metadata that the caller gave, with the notes of where the checkpoint comes from."""
     notes = {ENVIRONMENT: _environment()}
+    loss = last_loss()
+    if loss is not None:
+        # Retention doesn't count a checkpoint whose loss is NaN or infinite.
+        notes[LOSS] = repr(loss)
     sources = [source for order in list(_read) for source in order.described()]
     if sources:
         notes[DATA] = json.dumps(sorted(sources, key=lambda source: (source["name"], source["source"], source["samples"])))

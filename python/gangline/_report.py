@@ -41,6 +41,7 @@ class _Connection:
         self.stop = None
         self.dropped = 0
         self.saves = []
+        self.loss = None
         # Hooks that measure steps (gangline.torch.watch), and whether they measure the time in the data loader now.
         self.watch = None
         self.is_data_measured = False
@@ -141,7 +142,7 @@ def report(step=None, *, loss=None, tokens=None, total_steps=None, **metrics):
         if count is not None:
             message[name] = _count(name, count)
     if loss is not None:
-        message["loss"] = _number("loss", loss)
+        message["loss"] = _connection.loss = _number("loss", loss)
     if len(metrics) > METRICS_MAX:
         raise ValueError(f"report has {len(metrics)} metrics, more than {METRICS_MAX}: report some of them less often")
     values = {_named(name): _number(name, value) for name, value in metrics.items() if value is not None}
@@ -259,6 +260,11 @@ def tell_durable():
         _connection.say({"checkpoint": {"step": saved.step, "bytes": saved.bytes}})
 
 
+def last_loss():
+    """Returns the loss that this process reported last, inside of a job or not; None if it has reported none."""
+    return _connection.loss
+
+
 def stop_requested():
     """Returns the `StopRequest` if this rank is to save and stop, or None. In a gang let one rank ask and broadcast the
     answer, so that all stop after the same step."""
@@ -279,7 +285,8 @@ def _number(name, value):
     if isinstance(value, (str, bytes)):
         raise TypeError(f"report: {name} is a {type(value).__qualname__}, not a number")
     try:
-        return float(value)
+        # A loss that gradients are computed of; torch warns of its conversion.
+        return float(value.detach() if getattr(value, "requires_grad", False) else value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise TypeError(f"report: {name} is not a number: {error}") from error
 

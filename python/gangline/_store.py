@@ -23,7 +23,7 @@ from ._pieces import bytes_piece, given_of, own_pieces
 from ._state import RESERVED, VALUES, Gathering, Local, Scattering
 from ._values import path_text
 from .errors import (
-    ArchiveFailedWarning, Corrupt, Error, Held, NotFound, PartialLoadWarning, Refused, SaveFailedWarning, SkippedWarning
+    ArchiveFailedWarning, Corrupt, Error, Held, NotFound, PartialLoadWarning, Refused, SaveFailedWarning, SkippedWarning, none_good
 )
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Reader:
         if step is None:
             newest = self.latest()
             if newest is None:
-                raise NotFound(f"find a good checkpoint in {self.path}: there is none")
+                raise none_good(self.path)
             step = newest.step
         step = check_step(step)
         return _info.pushed(self._native.push(step, _place(archive, bytes_per_second_max, key_file)))
@@ -236,7 +236,7 @@ class Reader:
                     warn_skipped(candidate, error)
             if not is_gone:
                 break
-        raise NotFound(f"find a good checkpoint in {self.path}: there is none")
+        raise none_good(self.path)
 
     def _load(self, step, into, asked):
         how, resized = asked

@@ -1,5 +1,7 @@
 """Errors of the store and of token data, one class for each decision a caller can make."""
 
+import os
+
 
 class Error(Exception):
     """Base class of the store's errors. The message names the step, file or tensor."""
@@ -93,3 +95,10 @@ class SkippedWarning(UserWarning):
 class PartialLoadWarning(UserWarning):
     """With strict=False, the checkpoint lacks something that `into` or `only` names; it was left
     unchanged."""
+
+
+def none_good(path: str | os.PathLike[str]) -> NotFound:
+    """Returns the error of a folder without a good checkpoint, or without one before the step that the platform says."""
+    below = os.environ.get("GANGLINE_RESTORE_BELOW")
+    limit = f" before step {below}, near which the loss went bad: keep more of them (keep=), or start anew" if below else ""
+    return NotFound(f"find a good checkpoint in {path}: there is none{limit}")

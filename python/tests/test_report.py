@@ -213,3 +213,19 @@ def test_outside_of_a_job_and_in_a_forked_worker_nothing_is_said(supervisor, mon
     environment = {name: value for name, value in os.environ.items() if name != "GANGLINE_SOCKET"}
     ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout == "None\n"
+
+
+def test_saves_note_the_last_loss_and_bad_ones_displace_no_good_checkpoint(tmp_path, monkeypatch):
+    state = {"weights": numpy.arange(10.0)}
+    with gangline.Store(tmp_path) as store:
+        for step in range(1, 7):
+            gangline.report(step, loss=0.5 if step <= 2 else math.nan)
+            store.save(step, state).durable()
+        assert [listed.step for listed in store.list()] == [1, 2, 5, 6]
+        assert store.latest().metadata == {}, "what the store notes for itself isn't the caller's"
+    monkeypatch.setenv("GANGLINE_RESTORE_BELOW", "3")
+    with gangline.Store(tmp_path) as store:
+        assert store.latest().step == 2
+    monkeypatch.setenv("GANGLINE_RESTORE_BELOW", "1")
+    with gangline.Store(tmp_path) as store, pytest.raises(gangline.NotFound, match="before step 1, near which the loss went bad"):
+        store.load()

@@ -3,12 +3,12 @@
 //! The structures are destructured field by field, so that a new field of the protocol doesn't compile until it is
 //! decided here whether it is stored.
 
-use gangline_base::{FaultCategory, Timestamp};
+use gangline_base::{FaultCategory, Step, Timestamp};
 use gangline_execution::protocol::{
     CheckpointReport, Diagnosis, Fault, FaultCause, Marks, NodeFinding, NodeState, Outcome, RankReport, Rendezvous,
     Report, Sample, Silence, Work,
 };
-use gangline_orchestration::{self as orchestration, ShareEnd};
+use gangline_orchestration::{self as orchestration, BadSteps, ShareEnd};
 use gangline_store::model::{
     CurvePoint, DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord, OutcomeRecord, RankRecord,
     RendezvousRecord, ReportRecord, Reported, SavedRecord, ShareStateRecord, SilenceRecord, UsageRecord, WorkRecord,
@@ -103,7 +103,7 @@ pub(crate) fn cause_record(cause: FaultCause) -> FaultCauseRecord {
         FaultCause::Start { message } => FaultCauseRecord::Start { message },
         FaultCause::Rendezvous => FaultCauseRecord::Rendezvous,
         FaultCause::Hang { silent_ms, limit_ms } => FaultCauseRecord::Hang { silent_ms, limit_ms },
-        FaultCause::NotFinite { step, steps } => FaultCauseRecord::NotFinite { step, steps },
+        FaultCause::NotFinite { step, steps, .. } => FaultCauseRecord::NotFinite { step, steps },
         FaultCause::SupervisorLost => FaultCauseRecord::SupervisorLost,
     }
 }
@@ -171,7 +171,10 @@ pub(crate) fn cause_as_fault(cause: &FaultCause) -> orchestration::FaultCause {
         FaultCause::Start { .. } => orchestration::FaultCause::Start,
         FaultCause::Rendezvous => orchestration::FaultCause::Rendezvous,
         FaultCause::Hang { .. } => orchestration::FaultCause::Hang,
-        FaultCause::NotFinite { .. } => orchestration::FaultCause::NotFinite,
+        FaultCause::NotFinite { step, since, .. } => {
+            let steps = since.map(|first| BadSteps { first: Step(first), last: Step(*step) });
+            orchestration::FaultCause::NotFinite { steps }
+        }
         FaultCause::SupervisorLost => orchestration::FaultCause::SupervisorLost,
     }
 }

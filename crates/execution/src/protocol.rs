@@ -342,8 +342,11 @@ pub enum FaultCause {
     NotFinite {
         /// The last of these steps.
         step: u64,
-        /// The number of these steps.
+        /// The number of these steps that were reported.
         steps: u32,
+        /// The first of these steps.
+        #[serde(default)]
+        since: Option<u64>,
     },
     /// The supervisor was lost together with its ranks; only the control plane reports this.
     SupervisorLost,

@@ -198,11 +198,23 @@ pub enum FaultCause {
     /// The ranks hung.
     Hang,
     /// The loss was NaN or infinite for several steps.
-    NotFinite,
+    NotFinite {
+        /// These steps; none in a journal of a version that didn't record them.
+        steps: Option<BadSteps>,
+    },
     /// The supervisor was lost, and its ranks with it.
     SupervisorLost,
     /// The node was lost.
     NodeLost,
+}
+
+/// Steps in a row whose loss was NaN or infinite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadSteps {
+    /// The first of them.
+    pub first: Step,
+    /// The last before the attempt was ended.
+    pub last: Step,
 }
 
 impl fmt::Display for FaultCause {
@@ -214,7 +226,7 @@ impl fmt::Display for FaultCause {
             FaultCause::Start => f.write_str("the ranks could not be started"),
             FaultCause::Rendezvous => f.write_str("the gang's nodes did not meet in time"),
             FaultCause::Hang => f.write_str("the ranks came to a stand"),
-            FaultCause::NotFinite => f.write_str("the loss was no number for several steps"),
+            FaultCause::NotFinite { .. } => f.write_str("the loss was no number for several steps"),
             FaultCause::SupervisorLost => f.write_str("the supervisor was lost"),
             FaultCause::NodeLost => f.write_str("the node was lost"),
         }

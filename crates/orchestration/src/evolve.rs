@@ -87,7 +87,7 @@ impl Engine {
             }
             if job.checkpoint < Some(step) {
                 (job.checkpoint, job.checkpoint_at) = (Some(step), Some(now));
-                job.rollback = None;
+                job.rollback = job.rollback.filter(|rollback| rollback.until >= Some(step));
             }
         });
         // The job can now be preempted, and a waiting job may depend on that.
@@ -311,11 +311,11 @@ impl Engine {
         self.attention.extend(keeps.then_some(id));
         let without_progress = faults_without_progress(job);
         match reason {
-            RequeueReason::Fault { faults, category, .. } => {
+            RequeueReason::Fault { cause, faults, category, .. } => {
                 job.faults = faults;
                 job.faults_without_progress = without_progress;
                 if category == FaultCategory::Numerical {
-                    job.rollback = Some(Rollback { below: job.checkpoint, skips_data: job.rollback.is_some() });
+                    job.rollback = Some(Rollback::after(job.checkpoint, cause, job.rollback));
                 }
             }
             RequeueReason::Asked | RequeueReason::Orphaned | RequeueReason::Terminated => job.requeues += 1,

@@ -13,7 +13,7 @@ use gangline_base::{
 use crate::claim::Claim;
 use crate::cost::{RestartCosts, since_durable, victim_cost};
 use crate::queueing::{QueueKey, Run};
-use crate::{Account, Pace, ShareEnd, StopReason};
+use crate::{Account, FaultCause, Pace, ShareEnd, StopReason};
 
 /// A live job: waiting or allocated. Jobs leave the engine when they end; their history is in the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,8 +159,8 @@ pub struct Kept {
     pub since: Timestamp,
 }
 
-/// The checkpoint limit for a job after a numerical fault: its newest checkpoint may contain the cause. Void
-/// once the job has saved a newer checkpoint than that one.
+/// The checkpoint limit for a job after a numerical fault: its newest checkpoints may contain the cause. Void once the
+/// job has saved beyond the steps that were bad: until then, what it saves may be bad as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollback {
     /// Only checkpoints before this step count; none if there were none.
@@ -168,6 +168,26 @@ pub struct Rollback {
     /// Whether to skip the data between that checkpoint and the fault, because the fault occurred a second
     /// time. (PaLM skipped 200 to 500 batches after a spike, arXiv 2204.02311, section 5.1.)
     pub skips_data: bool,
+    /// The last step that was bad, or that of the newest checkpoint if the job didn't tell which steps were; none if it
+    /// told nothing and had no checkpoint.
+    pub until: Option<Step>,
+}
+
+impl Rollback {
+    /// Returns the limit after a numerical fault of a job with this newest checkpoint and this limit before.
+    pub(crate) fn after(newest: Option<Step>, cause: FaultCause, before: Option<Rollback>) -> Rollback {
+        let bad = match cause {
+            FaultCause::NotFinite { steps } => steps,
+            _ => None,
+        };
+        // A loss is computed before the step's update. So a checkpoint is good only if the loss of the next step was.
+        let is_known_good_below = bad.map(|bad| Step(bad.first.0.saturating_sub(1)));
+        Rollback {
+            below: newest.map(|newest| is_known_good_below.map_or(newest, |good| newest.min(good))),
+            skips_data: before.is_some(),
+            until: bad.map(|bad| bad.last).or(newest),
+        }
+    }
 }
 
 /// One allocation of a job.

@@ -55,7 +55,7 @@ pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QU
 pub use cost::RestartCosts;
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
-pub use event::{Entry, Event, FaultCause, ShareEnd};
+pub use event::{BadSteps, Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation, Overdue};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Kept, Rollback, Share, ShareState};

@@ -91,7 +91,7 @@ pub use packing::{PACKED_ALIGNMENT, pack};
 pub use pending::{Pending, SAVES_IN_FLIGHT_MAX, Saved};
 pub use pin::Pinned;
 pub use prune::{PrunePolicy, Pruned};
-pub use retention::{Reason, Rule};
+pub use retention::{LOSS_NOTE, Reason, Rule};
 pub use snapshot::{Snapshot, Verify, Wanted};
 pub use staging::{Finished, finish_staged};
 pub use store::{Checkpoint, Latest, Listed, Skipped, Store};

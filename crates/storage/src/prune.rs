@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::check::check;
 use crate::disk::Disk;
 use crate::history::{Head, History, HistoryEntry};
-use crate::retention::{Candidate, Rule, kept};
+use crate::retention::{Candidate, Rule, is_diverged, kept};
 use crate::{Branch, Error, layout};
 
 /// Which checkpoints to remove.
@@ -18,7 +18,8 @@ use crate::{Branch, Error, layout};
 pub enum PrunePolicy {
     /// All of the current line, except these. Checkpoints of other branches stay.
     Keep {
-        /// This many of the newest *good* ones, and everything newer than the oldest of them.
+        /// This many of the newest *good* ones, and everything newer than the oldest of them. Those that were saved while
+        /// the loss was NaN or infinite ([`LOSS_NOTE`](crate::LOSS_NOTE)) don't count, and as many of them stay.
         last: NonZeroUsize,
         /// Rules that keep additional checkpoints.
         rules: Vec<Rule>,
@@ -137,9 +138,14 @@ fn beyond(
     rules: &[Rule],
     goodness: &Goodness<'_>,
 ) -> Result<BTreeSet<u64>, Error> {
-    let mut good = 0;
-    let mut cut = 0;
+    let (mut good, mut diverged, mut cut) = (0, 0, 0);
+    let mut surplus = BTreeSet::new();
     for (index, seen) in history.on.iter().enumerate().rev() {
+        if seen.head.as_ref().is_some_and(|head| is_diverged(&head.metadata)) {
+            diverged += 1;
+            surplus.extend((diverged > last.get()).then_some(seen.step));
+            continue;
+        }
         good += usize::from(goodness.of(seen.step)?);
         if good == last.get() {
             cut = index;
@@ -149,7 +155,7 @@ fn beyond(
     let heads = history.on.iter().filter_map(|seen| Some((seen.step, seen.head.as_deref()?)));
     let candidates: Vec<Candidate<'_>> = heads.map(|(step, head)| candidate(step, head)).collect();
     let kept = kept(rules, &candidates);
-    let old = history.on[..cut].iter().map(|seen| seen.step);
+    let old = history.on[..cut].iter().map(|seen| seen.step).chain(surplus);
     Ok(old.filter(|step| !kept.contains_key(&Step(*step))).collect())
 }
 

@@ -10,10 +10,21 @@ use serde::Serialize;
 /// Nanoseconds in an hour.
 const HOUR: u64 = 3_600_000_000_000;
 
+/// The name by which a trainer says the loss of the step after which it saves. If that is NaN or infinite, the checkpoint is no
+/// place to go back to, and retention doesn't count it as one.
+pub const LOSS_NOTE: &str = "gangline.loss";
+
+/// Reports whether a checkpoint was saved while the loss was NaN or infinite.
+pub(crate) fn is_diverged(metadata: &BTreeMap<String, String>) -> bool {
+    let loss = metadata.get(LOSS_NOTE).and_then(|loss| loss.parse::<f64>().ok());
+    loss.is_some_and(|loss| !loss.is_finite())
+}
+
 /// A reason to keep a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// It is among the newest, this many.
+    /// It is among the newest, this many. Those that were saved while the loss was NaN or infinite
+    /// ([`LOSS_NOTE`](crate::LOSS_NOTE)) are counted by themselves.
     Last(u32),
     /// It is the first in its interval of this many steps, counted from step 0.
     EverySteps(NonZeroU64),
@@ -111,7 +122,12 @@ impl Rule {
             all.iter().filter(|one| is_one(one)).map(|one| one.step).collect()
         };
         match self {
-            Rule::Last(count) => (Reason::Last, all.iter().rev().take(*count as usize).map(|one| one.step).collect()),
+            Rule::Last(count) => {
+                let (diverged, others): (Vec<&Candidate<'_>>, Vec<_>) =
+                    all.iter().rev().partition(|one| is_diverged(one.metadata));
+                let newest = [diverged, others].map(|ones| ones.into_iter().take(*count as usize));
+                (Reason::Last, newest.into_iter().flatten().map(|one| one.step).collect())
+            }
             Rule::Milestones { every, .. } => (Reason::Milestone, first_by(&|one| one.step.0 / *every)),
             Rule::EverySteps(steps) => (Reason::EverySteps, first_by(&|one| one.step.0 / *steps)),
             Rule::EveryHours(hours) => {
@@ -195,6 +211,17 @@ mod tests {
         check(&[best(1, true)], &all, &[100]);
         check(&[best(1, false), Rule::Pinned([Step(10)].into())], &all, &[10, 50, 100]);
         check(&[], &[], &[]);
+    }
+
+    #[test]
+    fn what_was_saved_with_a_loss_that_is_no_number_displaces_nothing_else() {
+        let mut notes = notes(8);
+        for (notes, loss) in notes.iter_mut().skip(4).zip(["nan", "inf", "-inf", "nan"]) {
+            notes.insert(crate::LOSS_NOTE.to_owned(), loss.to_owned());
+        }
+        notes[3].insert(crate::LOSS_NOTE.to_owned(), "2.5".to_owned());
+        check(&[Rule::Last(2)], &run(&notes), &[30, 40, 70, 80]);
+        check(&[Rule::Last(1)], &run(&notes[..5]), &[40, 50]);
     }
 
     #[test]

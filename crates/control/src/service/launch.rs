@@ -141,7 +141,7 @@ impl Actor {
                     skip_data_through: live
                         .rollback
                         .filter(|rollback| rollback.skips_data)
-                        .map(|_| record.high_water_step),
+                        .map(|rollback| rollback.until.map_or(record.high_water_step, |step| step.0)),
                     token: self.options.secrets.attempt_token(job, attempt, epoch),
                     endpoint_file: self.options.folder.join(ENDPOINT_FILE),
                     folder: self.share_folder(job, attempt, &node),

@@ -30,7 +30,7 @@ impl NodeAttempt {
     pub(super) fn diagnose(&mut self, log_folder: &Path, seen: &CheckResults) {
         if let Stage::Ended(_, Outcome::Fault { fault } | Outcome::DoNotRestart { fault }) = &mut self.stage {
             let known = match &fault.cause {
-                FaultCause::NotFinite { step, steps } => Some(of_loss(fault.rank, *step, *steps)),
+                FaultCause::NotFinite { step, steps, .. } => Some(of_loss(fault.rank, *step, *steps)),
                 FaultCause::Start { message } => Some(of_start(fault.rank, message)),
                 _ => None,
             };

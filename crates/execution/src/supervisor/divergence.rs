@@ -1,6 +1,6 @@
 //! Stops an attempt whose loss stays NaN or infinite: further training would be wasted.
 
-use gangline_base::{MetricValue, Timestamp};
+use gangline_base::{MetricValue, Step, Timestamp};
 
 use super::input::Action;
 use super::node_attempt::NodeAttempt;
@@ -13,22 +13,28 @@ use crate::rank_protocol::{LOSS, RankMessage};
 /// overflows), and recovers.
 const STEPS_MAX: u32 = 10;
 
-/// Number of steps in a row with a NaN or infinite loss.
+/// The steps in a row with a NaN or infinite loss.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Divergence(u32);
+pub(super) struct Divergence {
+    steps: u32,
+    first: Option<Step>,
+}
 
 impl Divergence {
     /// Handles a rank's message about a step; a message without a loss changes nothing.
     pub(super) fn hear(&mut self, message: &RankMessage) {
         match message.metrics.get(LOSS).filter(|_| message.step.is_some()) {
-            Some(MetricValue::Diverged) => self.0 = self.0.saturating_add(1),
-            Some(MetricValue::Nanos(_)) => self.0 = 0,
+            Some(MetricValue::Diverged) => {
+                self.steps = self.steps.saturating_add(1);
+                self.first = self.first.or(message.step);
+            }
+            Some(MetricValue::Nanos(_)) => *self = Divergence::default(),
             None => {}
         }
     }
 
     fn is_lasting(self) -> bool {
-        self.0 >= STEPS_MAX
+        self.steps >= STEPS_MAX
     }
 }
 
@@ -42,9 +48,10 @@ impl NodeAttempt {
             return Vec::new();
         }
         let step = rank.clock.last_step().map_or(0, |step| step.0);
+        let since = rank.divergence.first.map(|step| step.0);
         self.node_fault = Some(Fault {
             rank: Some(rank.number),
-            cause: FaultCause::NotFinite { step, steps: STEPS_MAX },
+            cause: FaultCause::NotFinite { step, steps: STEPS_MAX, since },
             noticed_at: now.unix_nanos(),
             last_sign_of_life: now.unix_nanos(),
             last_lines: Vec::new(),

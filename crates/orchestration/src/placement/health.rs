@@ -143,7 +143,7 @@ impl Health {
             FaultCause::Signal(_) | FaultCause::Start | FaultCause::Hang => last != Some(job),
             FaultCause::Exit(_) | FaultCause::Setup(_) => last.is_some_and(|last| last != job),
             // A lost node is counted when it is lost; a failed rendezvous doesn't implicate this node.
-            FaultCause::NodeLost | FaultCause::Rendezvous | FaultCause::NotFinite => false,
+            FaultCause::NodeLost | FaultCause::Rendezvous | FaultCause::NotFinite { .. } => false,
         }
     }
 }

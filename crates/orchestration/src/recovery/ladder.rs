@@ -103,7 +103,9 @@ fn odds(fault: RootFault) -> (u32, u32) {
         (FaultCause::NodeLost | FaultCause::SupervisorLost, _) => (60, 5),
         (FaultCause::Start | FaultCause::Setup(_), _) => (60, 30),
         (FaultCause::Rendezvous | FaultCause::Hang, _) => (30, 20),
-        (FaultCause::Exit(_) | FaultCause::Signal(_) | FaultCause::NotFinite, FaultCategory::Unknown) => (30, 30),
+        (FaultCause::Exit(_) | FaultCause::Signal(_) | FaultCause::NotFinite { .. }, FaultCategory::Unknown) => {
+            (30, 30)
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use gangline_base::{FaultCategory, JobId, NodeId, RecoveryPolicy, Step, Timestam
 
 use crate::fixture::{gang, job, node};
 use crate::{
-    Configuration, Decision, Engine, Event, Fate, FaultCause, HealthPolicy, Limits, NodeStatus, RequeueReason, Rung,
-    ShareEnd, StopReason,
+    BadSteps, Configuration, Decision, Engine, Event, Fate, FaultCause, HealthPolicy, Limits, NodeStatus,
+    RequeueReason, Rung, ShareEnd, StopReason,
 };
 
 fn seconds(count: u64) -> Timestamp {
@@ -219,6 +219,31 @@ fn bad_numbers_roll_back_and_skip_the_data_the_second_time() {
     world.apply(&Event::TimePassed);
     world.commit(job, 50);
     assert_eq!(rollback(&world), None);
+}
+
+/// A job that saves while its loss is bad goes back to before the bad steps, and such saves don't count as having got past
+/// them. A loss is computed before the step's update: that of step 33 was bad, so the weights after step 32 may be.
+#[test]
+fn saves_with_bad_numbers_are_neither_gone_on_from_nor_progress() {
+    let mut world = World::new(1);
+    let job = world.submit(1);
+    let rollback = |world: &World| {
+        let rollback = world.engine.job(job).and_then(|job| job.rollback);
+        rollback.map(|rollback| (rollback.below, rollback.skips_data, rollback.until))
+    };
+    let bad = |first, last| FaultCause::NotFinite { steps: Some(BadSteps { first: Step(first), last: Step(last) }) };
+    [30, 35, 40].into_iter().for_each(|step| world.commit(job, step));
+    world.fail(job, bad(33, 42), FaultCategory::Numerical);
+    assert_eq!(rollback(&world), Some((Some(Step(32)), false, Some(Step(42)))));
+    [35, 40, 42].into_iter().for_each(|step| world.commit(job, step));
+    assert_eq!(rollback(&world), Some((Some(Step(32)), false, Some(Step(42)))), "saved at bad steps");
+    world.fail(job, bad(33, 42), FaultCategory::Numerical);
+    assert_eq!(rollback(&world), Some((Some(Step(32)), true, Some(Step(42)))), "the second time");
+    world.apply(&Event::TimePassed);
+    world.commit(job, 45);
+    assert_eq!(rollback(&world), None);
+    world.fail(job, bad(60, 69), FaultCategory::Numerical);
+    assert_eq!(rollback(&world), Some((Some(Step(45)), false, Some(Step(69)))), "elsewhere, with an older checkpoint");
 }
 
 /// Returns a gang of two nodes running on n0 and n1 of `nodes`. It has saved or not, and may opt in to

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gangline_storage::{DiskAct, Options, PrunePolicy, Pruned, Step};
+use gangline_storage::{DiskAct, LOSS_NOTE, Options, PrunePolicy, Pruned, Step};
 
-use crate::{names, offered, open, save};
+use crate::{names, offered, open, save, state, views};
 
 fn keep(count: usize) -> PrunePolicy {
     PrunePolicy::Keep { last: NonZeroUsize::new(count).unwrap(), rules: Vec::new() }
@@ -38,6 +38,25 @@ fn each_commit_removes_what_is_beyond_the_kept() {
     assert_eq!(saved.retention.unwrap(), expected);
     drop(store);
     assert_eq!(names(folder.path()).len(), 2);
+}
+
+/// A training whose loss has gone bad saves on until somebody notices: what it saves doesn't displace what is good.
+#[test]
+fn saves_with_a_loss_that_is_no_number_leave_the_good_ones_and_are_bounded_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), Options::default());
+    let mut kept = Vec::new();
+    for step in 1..=8 {
+        let loss = if step <= 3 { "0.5" } else { "nan" };
+        let notes = [(LOSS_NOTE.to_owned(), loss.to_owned())].into();
+        let saved = store.save(Step(step), &views(&state(step)), &notes).unwrap().wait().unwrap();
+        kept = saved.retention.unwrap().kept.iter().map(|step| step.0).collect();
+    }
+    assert_eq!(kept, [2, 3, 7, 8]);
+    let below = Options { restore_below: Some(Step(4)), ..Options::default() };
+    drop(store);
+    let latest = open(folder.path(), below).latest().unwrap().checkpoint.unwrap();
+    assert_eq!(latest.step, Step(3));
 }
 
 #[test]

@@ -8,11 +8,12 @@ use gangline_base::{
     Submitter, SweepId, Timestamp,
 };
 use gangline_orchestration::{
-    Decision, Entry, Event, Fate, FaultCause, NodeCapacity, NodeSpec, RequeueReason, Share, ShareEnd, StopReason,
+    Decision, Entry, Event, Fate, NodeCapacity, NodeSpec, RequeueReason, Share, ShareEnd, StopReason,
 };
 use serde::{Deserialize, Serialize};
 
 use super::capacity::CapacityChanged;
+use super::cause::CauseV1;
 use super::change::{ChangeV1, DependencyV1};
 use super::claim::ClaimDecisionV1;
 use super::closed::ClosedAttempt;
@@ -184,20 +185,6 @@ pub(super) enum EndV1 {
     Stopped,
     Terminated,
     Unable,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum CauseV1 {
-    Exit(i32),
-    Signal(i32),
-    Setup(i32),
-    Start,
-    Rendezvous,
-    Hang,
-    NotFinite,
-    SupervisorLost,
-    NodeLost,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -433,9 +420,6 @@ macro_rules! mirror {
     };
 }
 
-mirror!(CauseV1, FaultCause {
-    Exit(code), Signal(signal), Setup(code), Start, Rendezvous, Hang, NotFinite, SupervisorLost, NodeLost,
-});
 mirror!(RequeueV1, RequeueReason {
     Fault { cause, category, faults, max_faults, remedy }, Asked, Orphaned, Terminated, Unable, Preempted { by }, NodeLeft { node }, Straggler { node }, Resized { to },
 });

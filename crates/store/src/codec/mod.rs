@@ -13,6 +13,7 @@
 //! conversion, and old records stay readable. Field names are part of the format.
 
 mod capacity;
+mod cause;
 mod change;
 mod claim;
 mod closed;

@@ -63,16 +63,19 @@ pub(super) struct RollbackV1 {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     below: Option<Step>,
     skips_data: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<Step>,
 }
 
 impl From<Rollback> for RollbackV1 {
-    fn from(Rollback { below, skips_data }: Rollback) -> Self {
-        RollbackV1 { below, skips_data }
+    fn from(Rollback { below, skips_data, until }: Rollback) -> Self {
+        RollbackV1 { below, skips_data, until }
     }
 }
 
 impl From<RollbackV1> for Rollback {
-    fn from(RollbackV1 { below, skips_data }: RollbackV1) -> Self {
-        Rollback { below, skips_data }
+    fn from(RollbackV1 { below, skips_data, until }: RollbackV1) -> Self {
+        // A snapshot of an earlier release has no such step.
+        Rollback { below, skips_data, until: until.or(below) }
     }
 }

@@ -127,7 +127,7 @@ fn cause_kind(cause: FaultCause) -> &'static str {
         FaultCause::Start => "fault: start",
         FaultCause::Rendezvous => "fault: rendezvous",
         FaultCause::Hang => "fault: hang",
-        FaultCause::NotFinite => "fault: not finite",
+        FaultCause::NotFinite { .. } => "fault: not finite",
         FaultCause::SupervisorLost => "fault: supervisor lost",
         FaultCause::NodeLost => "fault: node lost",
     }

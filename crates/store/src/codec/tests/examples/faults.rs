@@ -1,7 +1,7 @@
 //! Examples of faults, and of the decisions on them.
 
 use gangline_base::{FaultCategory, Step};
-use gangline_orchestration::{FaultCause, Kept, Remedy, Rollback, Rung, ShareEnd};
+use gangline_orchestration::{BadSteps, FaultCause, Kept, Remedy, Rollback, Rung, ShareEnd};
 use rand_chacha::rand_core::Rng as _;
 
 use super::Examples;
@@ -18,7 +18,7 @@ impl Examples {
             FaultCause::SupervisorLost,
             FaultCause::NodeLost,
             FaultCause::Hang,
-            FaultCause::NotFinite,
+            FaultCause::NotFinite { steps: self.bad_steps() },
         ]
     }
 
@@ -41,7 +41,14 @@ impl Examples {
     }
 
     pub(super) fn rollback(&mut self) -> Rollback {
-        Rollback { below: self.maybe(|random| Step(random.large())), skips_data: self.below(2) == 0 }
+        let below = self.maybe(|random| Step(random.large()));
+        let until = if self.has_network { self.maybe(|random| Step(random.large())).or(below) } else { below };
+        Rollback { below, skips_data: self.below(2) == 0, until }
+    }
+
+    fn bad_steps(&mut self) -> Option<BadSteps> {
+        let steps = |random: &mut Self| BadSteps { first: Step(random.large()), last: Step(random.large()) };
+        if self.has_network { self.maybe(steps) } else { None }
     }
 
     pub(super) fn ends(&mut self) -> Vec<ShareEnd> {
