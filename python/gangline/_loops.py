@@ -5,6 +5,7 @@ import numbers
 import os
 import pathlib
 
+import torch
 import torch.distributed as dist
 
 from . import _report
@@ -36,6 +37,7 @@ class Saving:
         """The latest save."""
         self._store = None
         self._loaded = None  # the step that the training goes on from
+        self._stop = Stop()
 
     def _reader(self):
         """Returns a reader of earlier checkpoints, if there are any."""
@@ -64,6 +66,35 @@ class Saving:
         store, self._store = self._store, None
         if store is not None:
             store.__exit__(type(error), error, None)
+
+
+class Stop:
+    """Agrees with the other ranks on the step after which all save and stop, since Gangline's order reaches them at different
+    steps. Their answers are waited for a step later, so no rank waits for another more than training does."""
+
+    # What a process that has saved and is to be started again exits with (docs/reference/rank-protocol.md).
+    CODE = 94
+
+    def __init__(self):
+        self._group = self._asked = self._answers = None
+
+    def is_due(self):
+        """Reports whether all ranks stop after this step. All call it after each of their steps."""
+        if not _report.is_in_job():
+            return False
+        is_asked = _report.stop_requested() is not None
+        if not is_gang():
+            return is_asked
+        if self._group is None:
+            # Small numbers by way of the CPU, which no work of a GPU is waited for.
+            self._group = dist.new_group(backend="gloo")
+        is_due = False
+        if self._answers is not None:
+            self._answers.wait()
+            is_due = bool(self._asked.item())
+        self._asked = torch.tensor([int(is_asked)])
+        self._answers = dist.all_reduce(self._asked, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return is_due
 
 
 def report_logged(step, logged):

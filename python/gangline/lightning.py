@@ -93,6 +93,9 @@ class CheckpointCallback(Saving, Checkpoint):
     callbacks and loops are those of rank 0. gangline.Tokens go on where they were; other data of the epoch starts
     anew, with a ResumeWarning.
 
+    Where Gangline asks the job to save and stop, all processes save after the same step and exit with 94 in `fit`, by
+    which Gangline knows that the job is to go on elsewhere.
+
     weighs_losses: if the only data loader is of gangline.Tokens, whether each process's loss is multiplied by their
         `loss_weight` before its gradients are computed, so that DDP's mean is the global batch's though the
         processes have uneven rows. A training step that multiplies itself needs False.
@@ -113,6 +116,7 @@ class CheckpointCallback(Saving, Checkpoint):
         self._loaders = []
         self._random_states = None
         self._trainer = None
+        self._last_step = None
 
     def newest(self) -> str | None:
         """Returns the `ckpt_path` for `fit` to resume from the newest good checkpoint; None if there is
@@ -166,8 +170,14 @@ class CheckpointCallback(Saving, Checkpoint):
         for loader in self._loaders:
             if isinstance(loader, _loaders.Positioned):
                 loader.trained()
-        if trainer.global_step % self.every_n_steps == 0:
+        is_new, self._last_step = trainer.global_step != self._last_step, trainer.global_step
+        is_stopping = is_new and self._stop.is_due() and trainer.global_step != trainer.max_steps
+        if is_stopping or trainer.global_step % self.every_n_steps == 0:
             self._save(trainer)
+        if is_stopping:
+            # Lightning would validate first if it were told to stop.
+            self._end()
+            sys.exit(self._stop.CODE)
 
     def on_train_end(self, trainer, pl_module):
         self._save(trainer)

@@ -19,6 +19,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import sys
 import tempfile
 
 import torch
@@ -115,9 +116,13 @@ class CheckpointCallback(Saving, TrainerCallback):
     also for several processes that shard the model (FSDP, DeepSpeed).
 
     If another number of processes resumes, each gets new generators that are derived from the old ones.
+
+    Where Gangline asks the job to save and stop, all processes save after the same step, the training ends, and they exit with
+    94 in `train`, by which Gangline knows that the job is to go on elsewhere.
     """
 
     _unpacked = None
+    _is_stopping = False
 
     def newest(self, folder: str | os.PathLike[str] | None = None) -> str | None:
         """Returns the `resume_from_checkpoint` for `train` to resume from the newest good checkpoint; None if
@@ -163,12 +168,17 @@ class CheckpointCallback(Saving, TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         self._clean_up()
-        if state.global_step % self.every_n_steps == 0 or state.global_step >= state.max_steps:
+        is_over = state.global_step >= state.max_steps
+        self._is_stopping = self._stop.is_due() and not is_over
+        if self._is_stopping or is_over or state.global_step % self.every_n_steps == 0:
             self._save(state, **kwargs)
+        control.should_training_stop |= self._is_stopping
 
     def on_train_end(self, args, state, control, **kwargs):
         self._clean_up()
         self._end()
+        if self._is_stopping:
+            sys.exit(self._stop.CODE)
 
     def _save(self, state, model, optimizer, lr_scheduler, **kwargs):
         saved = {

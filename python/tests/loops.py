@@ -1,5 +1,5 @@
 """Real training loops of other frameworks: `python loops.py LOOP FOLDER` trains a model to its end, and another that is killed on its
-way and resumed. Prints, as JSON, the status and the loss of each step of the three; of a loop of several processes, of each of them.
+way and resumed; with the word `asked` after it, one rank is asked to save and stop instead. Prints, as JSON, the status and the loss of each step of the three; of a loop of several processes, of each of them.
 """
 
 import contextlib
@@ -10,6 +10,8 @@ import pathlib
 import random
 import socket
 import sys
+import threading
+import time
 import warnings
 
 import numpy
@@ -228,6 +230,26 @@ def ganged(loop, folder, kill_after):
     return [ended(*one) for one in ranks]
 
 
+class Supervisor:
+    """Listens as the supervisor of a rank does, and asks it to save and stop once it has told of a step."""
+
+    def __init__(self, folder):
+        self.step = folder / "step"
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(folder / "rank.sock"))
+        self.listener.listen()
+        threading.Thread(target=self.ask, daemon=True).start()
+
+    def ask(self):
+        connection, _ = self.listener.accept()
+        while not self.step.exists():
+            time.sleep(0.01)
+        connection.sendall(b'{"order":"save_and_stop","grace_ms":60000,"reason":"test"}\n')
+        # What the rank says is read until it ends.
+        while connection.recv(1 << 16):
+            pass
+
+
 def played(loop, folder, kill_after):
     """Trains in a child: its status, and the losses that it told of."""
     return ended(*started(loop, folder, kill_after))
@@ -239,10 +261,19 @@ def started(loop, folder, kill_after):
     if not child:
         os.close(reading)
         os.dup2(2, 1)  # what frameworks print
+        # Only the last rank is asked, as if the others' orders were late.
+        is_last = os.environ.get("RANK", "0") == str(int(os.environ.get("WORLD_SIZE", "1")) - 1)
+        if kill_after == "asked":
+            from gangline import _report
+
+            _report._connection = _report._Connection(str(folder / ("rank.sock" if is_last else "late.sock")))
 
         def tell(step, loss, last):
             os.write(writing, f"{step} {loss!r}\n".encode())
-            if step == kill_after:
+            if kill_after == "asked":
+                if step == KILL_AFTER and is_last:
+                    (folder / "step").touch()
+            elif step == kill_after:
                 last.durable()
                 os.kill(os.getpid(), 9)
 
@@ -265,5 +296,7 @@ if __name__ == "__main__":
     importlib.import_module("gangline.transformers" if loop.startswith("transformers") else "gangline.lightning")
     play = ganged if loop.endswith("ddp") else played
     (folder / "whole").mkdir(), (folder / "killed").mkdir()
-    runs = (("whole", None), ("killed", KILL_AFTER), ("killed", None))
+    how = "asked" if "asked" in sys.argv[3:] else KILL_AFTER
+    supervisor = Supervisor(folder / "killed") if how == "asked" else None
+    runs = (("whole", None), ("killed", how), ("killed", None))
     print(json.dumps([play(loop, folder / name, kill_after) for name, kill_after in runs]))

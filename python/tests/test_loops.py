@@ -20,8 +20,8 @@ from pytorch_lightning import LightningModule, Trainer
 LOOPS = pathlib.Path(__file__).with_name("loops.py")
 
 
-def run(loop, folder):
-    ended = subprocess.run([sys.executable, "-W", "ignore", LOOPS, loop, folder], capture_output=True, text=True, timeout=240)
+def run(loop, folder, *how):
+    ended = subprocess.run([sys.executable, "-W", "ignore", LOOPS, loop, folder, *how], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout), ended
 
@@ -52,6 +52,18 @@ def test_two_processes_that_are_killed_go_on_as_if_nothing_had_happened(tmp_path
         assert whole[0][1] != whole[1][1], "each has its own data and its own numbers"
     listed = gangline.Reader(tmp_path / "killed" / "store").list()
     assert [one.step for one in listed] == [STEPS // EVERY * EVERY, STEPS] and listed[-1].info.world_size == 2
+
+
+@pytest.mark.parametrize("loop", ["standard", "transformers_ddp"])
+def test_a_training_that_is_asked_to_stop_saves_at_once_and_goes_on_as_if_nothing_had_happened(tmp_path, loop):
+    (whole, asked, resumed), ended = run(loop, tmp_path, "asked")
+    ranks = 2 if loop.endswith("ddp") else 1
+    whole, asked, resumed = ([played] if ranks == 1 else played for played in (whole, asked, resumed))
+    assert [[status for status, _ in played] for played in (whole, asked, resumed)] == [[0] * ranks, [94] * ranks, [0] * ranks], ended.stderr
+    for rank in range(ranks):
+        losses, before, after = (played[rank][1] for played in (whole, asked, resumed))
+        assert KILL_AFTER < len(before) == len(asked[0][1]) < STEPS, "all stop after the same step, soon after they were asked"
+        assert before + after == losses, "to the last digit, and no step twice"
 
 
 class Loop:

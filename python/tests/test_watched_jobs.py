@@ -16,7 +16,7 @@ def test_why_names_slow_data_saves_and_collections_and_the_part_of_the_plan(plan
         shown = plane.ask("show", job)
         assert not plane.is_over(shown), plane.printed(job)
         why = plane.ask("why", job)
-        return why if why["steps"] >= 20 else None
+        return why if why["steps"] >= 8 else None
 
     why = plane.until(answer, "enough steps are judged")
     causes = {cause["kind"]: cause for cause in why["causes"]}
