@@ -1,5 +1,8 @@
 //! Slurm as an engine, with a real Slurm: several nodes on this machine, on ports and in a folder of its own.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use rustix::process::Signal;
 
 use crate::fixtures::product::{self, attempts};
@@ -52,6 +55,35 @@ fn a_gang_runs_on_exactly_the_chosen_nodes_and_two_gangs_share_them() {
         assert_eq!(both, ["0", "1", "2", "3"], "on {node}");
     }
     wait_for("Slurm to be done with them", || on.jobs("RUNNING,COMPLETING,PENDING").is_empty().then_some(()));
+}
+
+/// What slurmctld was asked about its nodes, jobs, steps and partitions since the last call, by sdiag's count.
+fn queries(on: &OnSlurm) -> u64 {
+    let counts = on.slurm("sdiag", &[]);
+    on.slurm("sdiag", &["--reset"]);
+    let is_query =
+        |line: &&str| line.starts_with("REQUEST_") && line.split(' ').next().unwrap_or("").ends_with("_INFO");
+    let count = |line: &str| line.split_once("count:")?.1.split_whitespace().next()?.parse::<u64>().ok();
+    counts.lines().map(str::trim).filter(is_query).filter_map(count).sum()
+}
+
+/// A control plane that nothing is expected of asks slurmctld at most 0.2 times a second, and at once when a job comes.
+#[test]
+fn slurm_is_asked_rarely_while_nothing_happens() {
+    const WINDOW: Duration = Duration::from_secs(16);
+    if !is_possible() {
+        return;
+    }
+    let on = OnSlurm::up(2);
+    queries(&on);
+    sleep(WINDOW);
+    let idle = queries(&on);
+    eprintln!("measured: {idle} requests in {WINDOW:?} without a job");
+    // Two surveys may fall into the window, of three requests each; sdiag's own are none of these.
+    assert!(idle <= 6, "{idle}");
+    let job = on.product.submit(&gang(1, "true"));
+    on.product.wait_state(&job, "succeeded");
+    assert!(queries(&on) > 0, "it is asked while a job runs");
 }
 
 /// What an administrator sees: whose job it is, and whether it failed.

@@ -1,6 +1,7 @@
 //! The loop of the service's thread: gather requests, apply them, commit once, then answer and act.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use super::housekeeping::Housekeeping;
 use super::known::KnownKeys;
 use super::looks::{Look, Looking};
 use super::runtime::Runtimes;
-use super::survey::Surveyed;
+use super::survey::{HasJobs, Surveyed};
 use super::troubles::Troubles;
 use super::waiting::Changing;
 use super::{Error, Options};
@@ -67,6 +68,8 @@ pub(super) struct Actor {
     /// Gangs that couldn't be started yet, and when to try again.
     pub(super) relaunches: Vec<(Timestamp, Vec<SupervisorSpec>)>,
     pub(super) surveyed: Surveyed,
+    /// Whether any job waits or runs, as the surveying thread is told.
+    pub(super) has_jobs: HasJobs,
     /// The last fault that checks found on each node.
     pub(super) found: BTreeMap<NodeId, String>,
     /// Queue of operations that may block; `looking` lists the shares for which one is under way.
@@ -125,6 +128,7 @@ impl Actor {
         self.tick(now, &mut batch);
         self.note_capacities(now, &mut batch);
         self.finish(now, batch);
+        self.has_jobs.store(self.engine.jobs().len() > 0, Ordering::Relaxed);
         is_stopping
     }
 

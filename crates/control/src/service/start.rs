@@ -24,7 +24,7 @@ use super::looks;
 use super::retention::{self, Sweeper};
 use super::runtime::Runtimes;
 use super::storage::Meter;
-use super::survey::{self, Surveyed};
+use super::survey::{self, HasJobs, Surveyed};
 use super::troubles::Troubles;
 use super::{Options, REQUESTS_MAX, launch};
 use crate::views::Views;
@@ -109,11 +109,11 @@ impl Service {
         let views = Views::new(reader, folder);
         let look_through = move || audit.run(&audited, clock, &stop);
         Builder::new().name("audit".to_owned()).spawn(look_through).map_err(StartError::Thread)?;
-        let surveyed = (launcher.clone(), requests.clone());
-        let survey = |(launcher, service): (Arc<dyn Launcher>, SyncSender<Request>)| {
+        let surveyed = (launcher.clone(), actor.has_jobs.clone(), requests.clone());
+        let survey = |(launcher, has_jobs, service): (Arc<dyn Launcher>, HasJobs, SyncSender<Request>)| {
             let (stopper, stop) = channel();
             let thread = Builder::new().name("survey".to_owned());
-            thread.spawn(move || survey::run(&launcher, &stop, &service)).map(|_| stopper)
+            thread.spawn(move || survey::run(&launcher, &has_jobs, &stop, &service)).map(|_| stopper)
         };
         let surveying = surveys.then(|| survey(surveyed)).transpose().map_err(StartError::Thread)?;
         looks::start(&launcher, to_look, &requests).map_err(StartError::Thread)?;
@@ -280,6 +280,7 @@ impl Actor {
             launching: under_way.launching,
             relaunches: under_way.relaunches,
             surveyed: Surveyed::default(),
+            has_jobs: HasJobs::default(),
             found: BTreeMap::new(),
             looks: under_way.looks,
             looking: under_way.looking,

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use gangline_base::{AcceleratorKind, Money, NodeName, PoolName, Timestamp, with_causes};
-use gangline_execution::launcher::{Launcher, Openness, SurveyedNode};
+use gangline_execution::launcher::{Launcher, Openness, SURVEY_INTERVAL, SurveyedNode};
 use gangline_orchestration::{Event, ExternalUsage, Location, Node, NodeCapacity, NodeSpec, NodeStatus};
 use gangline_specs::config::NodeConfig;
 use tracing::{info, warn};
@@ -19,8 +20,8 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Request;
 
-/// Time between two surveys.
-const SURVEY_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the launcher is asked when the next survey is due.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// A survey that takes long is followed by a pause of this many times its duration, so that surveys take at
 /// most a tenth of the time, but at most [`PAUSE_MAX`].
 const REST_TIMES: u32 = 9;
@@ -52,8 +53,16 @@ impl Surveyed {
     }
 }
 
+/// Whether any job waits or runs, for the surveying thread.
+pub(super) type HasJobs = Arc<AtomicBool>;
+
 /// Runs the surveying thread until the other end of `stop` is dropped.
-pub(super) fn run(launcher: &Arc<dyn Launcher>, stop: &Receiver<()>, service: &SyncSender<Request>) {
+pub(super) fn run(
+    launcher: &Arc<dyn Launcher>,
+    has_jobs: &HasJobs,
+    stop: &Receiver<()>,
+    service: &SyncSender<Request>,
+) {
     let mut failures = 0_u32;
     loop {
         let began = Instant::now();
@@ -68,10 +77,16 @@ pub(super) fn run(launcher: &Arc<dyn Launcher>, stop: &Receiver<()>, service: &S
             return;
         }
         let backoff = SURVEY_INTERVAL.saturating_mul(1 << failures.min(4)).min(PAUSE_MAX);
-        let pause = backoff.max(began.elapsed().saturating_mul(REST_TIMES).min(PAUSE_MAX));
-        match stop.recv_timeout(pause) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        let rest = backoff.max(began.elapsed().saturating_mul(REST_TIMES).min(PAUSE_MAX));
+        let ended = Instant::now();
+        let pause = || rest.max(launcher.survey_interval(has_jobs.load(Ordering::Relaxed)));
+        loop {
+            let left = pause().saturating_sub(ended.elapsed());
+            match stop.recv_timeout(left.min(LOOK_AGAIN)) {
+                Err(RecvTimeoutError::Timeout) if left <= LOOK_AGAIN => break,
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            }
         }
     }
 }

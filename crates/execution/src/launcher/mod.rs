@@ -21,6 +21,9 @@ pub use survey::{Openness, SurveyedNode, Taken};
 use crate::protocol::SupervisorSpec;
 pub use crate::supervisor::{END_FILE as FINAL_REPORT_FILE, IDENTITY_FILE};
 
+/// The time between two surveys of a system that doesn't mind being asked.
+pub const SURVEY_INTERVAL: Duration = Duration::from_millis(500);
+
 /// Starts supervisors on nodes for the control plane. All calls may block for as long as a process start, a
 /// disk access or a query to the cluster's own batch system takes.
 pub trait Launcher: Send + Sync {
@@ -61,12 +64,19 @@ pub trait Launcher: Send + Sync {
     }
 
     /// Returns the current nodes if the launcher's own system knows them; none if the configuration lists
-    /// them. Called periodically.
+    /// them. Called periodically, see [`Launcher::survey_interval`].
     ///
     /// # Errors
     /// [`LaunchError`] if the nodes can't be determined now; the previous result then stays valid.
     fn survey(&self) -> Result<Option<Vec<SurveyedNode>>, LaunchError> {
         Ok(None)
+    }
+
+    /// Returns the time from one survey to the next, as things are now: asked again and again meanwhile. `has_jobs`: whether
+    /// any job waits or runs.
+    fn survey_interval(&self, has_jobs: bool) -> Duration {
+        let _ = has_jobs;
+        SURVEY_INTERVAL
     }
 }
 

@@ -17,6 +17,7 @@ mod hostlist;
 mod jobs;
 mod json;
 mod nodes;
+mod pace;
 mod pool;
 pub mod private;
 mod probes;
@@ -44,6 +45,7 @@ use crate::protocol::SupervisorSpec;
 use crate::supervisor::{IDENTITY_FILE, UNABLE_CODE};
 use command::{Programs, SLURM};
 use jobs::{SlurmJob, Stage};
+use pace::Pace;
 use probes::{Probes, Verdict};
 use record::Record;
 use script::{STEP_END_FILE, Slice, gang_folder, step_name};
@@ -53,6 +55,8 @@ use snapshot::{Snapshot, default_partition};
 const END_WAIT_MS: u64 = 30_000;
 /// Results of a query older than this say nothing about the present.
 const SIGHT_AGE_MAX: Duration = Duration::from_secs(10);
+/// Results of a query that are older are renewed if somebody asks about a silent supervisor.
+const SILENT_SIGHT_AGE: Duration = Duration::from_secs(2);
 /// If a step is still there this long after it was killed, its job is ended.
 const STEP_KILL_WAIT: Duration = Duration::from_secs(3);
 
@@ -100,6 +104,8 @@ struct State {
     snapshot: Option<Snapshot>,
     /// Whether queried nodes respond.
     probes: Probes,
+    /// How soon Slurm is queried again.
+    pace: Pace,
     /// Time when each gang was submitted by this process, or first seen pending, by its folder.
     waiting_since: BTreeMap<PathBuf, Instant>,
     /// Shares to kill, by folder, and the time of the first attempt.
@@ -156,7 +162,10 @@ impl SlurmLauncher {
         arguments.push(path.display().to_string());
         record::announce(&folder)?;
         let output = self.programs.run("sbatch", &arguments)?;
-        self.state().waiting_since.insert(folder.clone(), Instant::now());
+        let mut state = self.state();
+        state.waiting_since.insert(folder.clone(), Instant::now());
+        state.pace.changed();
+        drop(state);
         Record { job: record::job_id(&output)? }.write(&folder)
     }
 
@@ -180,7 +189,10 @@ impl SlurmLauncher {
     fn seen(&self, share: &Path) -> Result<GangState, LaunchError> {
         let folder = &job_folder(share);
         let record = Record::read(folder)?;
-        let state = self.state();
+        let mut state = self.state();
+        if state.snapshot.as_ref().is_none_or(|snapshot| snapshot.at.elapsed() > SIGHT_AGE_MAX) {
+            state.pace.changed();
+        }
         let snapshot = state.snapshot.as_ref().filter(|snapshot| snapshot.at.elapsed() <= SIGHT_AGE_MAX);
         let silent =
             || LaunchError::Unavailable { system: SLURM, message: "it has said nothing for a while".to_owned() };
@@ -337,6 +349,10 @@ impl Launcher for SlurmLauncher {
             let why = job.map(|job| format!("in Slurm's queue: {}", job.reason)).unwrap_or_default();
             return Ok(Presence::Waiting { since, why, is_overdue: is_pending && since > self.options.pending_max });
         }
+        // A supervisor that runs is asked about because it is silent, and that may go on.
+        if state.snapshot.as_ref().is_none_or(|snapshot| snapshot.at.elapsed() > SILENT_SIGHT_AGE) {
+            state.pace.changed();
+        }
         let holds = job.is_some_and(|job| job.nodes.iter().any(|(name, _)| *name == node));
         if !holds || folder.join(FINAL_REPORT_FILE).exists() && is_over {
             return Ok(Presence::Gone);
@@ -366,7 +382,12 @@ impl Launcher for SlurmLauncher {
         if !is_there {
             return Ok(());
         }
-        self.state().kills.entry(folder.to_owned()).or_insert_with(Instant::now);
+        let mut state = self.state();
+        if !state.kills.contains_key(folder) {
+            state.kills.insert(folder.to_owned(), Instant::now());
+            state.pace.changed();
+        }
+        drop(state);
         Err(LaunchError::Leaving { what: format!("Slurm hasn't said yet that its job has left {node}") })
     }
 
@@ -379,6 +400,10 @@ impl Launcher for SlurmLauncher {
         let gang = gang_folder(share);
         let is_killed = || self.state().kills.keys().any(|killed| gang_folder(killed) == gang);
         !is_in_pool(share) && (!is_gang_over || is_killed())
+    }
+
+    fn survey_interval(&self, has_jobs: bool) -> Duration {
+        self.state().pace.interval(has_jobs)
     }
 
     fn survey(&self) -> Result<Option<Vec<SurveyedNode>>, LaunchError> {

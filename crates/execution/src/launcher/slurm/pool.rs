@@ -97,7 +97,10 @@ impl SlurmLauncher {
             if asked_at.is_some_and(|at| at >= snapshot.at || at.elapsed() < HOLD_AGAIN_AFTER) {
                 continue;
             }
-            self.state().held_at.insert(node.name.clone(), Instant::now());
+            let mut state = self.state();
+            state.held_at.insert(node.name.clone(), Instant::now());
+            state.pace.changed();
+            drop(state);
             if let Err(failure) = self.hold_node(node) {
                 tracing::warn!(node = node.name, failure = %gangline_base::with_causes(&failure), "Slurm doesn't give a node to the pool");
             }
@@ -154,7 +157,10 @@ impl SlurmLauncher {
         let path = record::write_script(&spec.folder, &text)?;
         Record { job: job.id }.write(&spec.folder)?;
         record::announce(&spec.folder)?;
-        self.state().waiting_since.insert(spec.folder.clone(), Instant::now());
+        let mut state = self.state();
+        state.waiting_since.insert(spec.folder.clone(), Instant::now());
+        state.pace.changed();
+        drop(state);
         let mut command = Command::new("setsid");
         command.args(["--fork", "/bin/bash"]).arg(&path).env_clear().envs(self.programs.environment());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
