@@ -86,6 +86,44 @@ fn slurm_is_asked_rarely_while_nothing_happens() {
     assert!(queries(&on) > 0, "it is asked while a job runs");
 }
 
+/// A limit and its margin beyond MaxTime would never start; a job without a limit gets all that the partition allows.
+#[test]
+fn a_partitions_time_limits_are_kept_and_what_is_longer_is_refused() {
+    if !is_possible() {
+        return;
+    }
+    let on = OnSlurm::down(2);
+    let partition = on.slurm("sinfo", &["--noheader", "--format=%R"]);
+    let limits = format!("PartitionName={}", partition.lines().next().expect("a partition"));
+    on.slurm("scontrol", &["update", &limits, "MaxTime=01:00:00", "DefaultTime=00:05:00"]);
+    let mut on = on;
+    on.product.start();
+    on.wait_node("n1", "ready");
+    let product = &on.product;
+    let of_an_hour = product.submit(&format!("{}time_limit: 1h\n", gang(1, "sleep 20")));
+    let of_no_limit = product.submit(&gang(1, "sleep 20"));
+    for job in [&of_an_hour, &of_no_limit] {
+        product.wait_state(job, "running");
+    }
+    assert_eq!(on.slurm("squeue", &["--noheader", "--format=%l"]), "1:00:00\n1:00:00");
+    let file = product.path("long.yaml");
+    std::fs::write(&file, format!("{}time_limit: 2h\n", gang(1, "true"))).expect("it is writable");
+    let refused = product.run(&["submit", &file.display().to_string()]);
+    let why = "a time limit of 2h is longer than a job may run: MaxTime of Slurm's partition";
+    assert!(
+        refused.code != 0 && refused.stderr.contains("G0336") && refused.stderr.contains(why),
+        "{}",
+        refused.stderr
+    );
+    std::fs::write(&file, gang(1, "true")).expect("it is writable");
+    let told = product.run(&["submit", &file.display().to_string()]);
+    assert!(format!("{}{}", told.stdout, told.stderr).contains("an attempt runs for 1h at most"), "{}", told.stdout);
+    for job in [&of_an_hour, &of_no_limit] {
+        assert_eq!(product.run(&["cancel", job]).code, 0);
+        product.wait_state(job, "cancelled");
+    }
+}
+
 /// What an administrator sees: whose job it is, and whether it failed.
 #[test]
 fn slurm_knows_a_gangs_name_and_how_it_ended() {

@@ -168,6 +168,11 @@ impl From<service::Error> for ApiError {
                 let hint = "name one in the table [smtp] of the configuration, or leave notify.email out";
                 ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0331", message, hint)
             }
+            service::Error::TooLong { .. } => {
+                let hint =
+                    "ask for less, and save: a job that its launcher ends goes on from its checkpoint in a new attempt";
+                ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0336", message, hint)
+            }
             service::Error::NotResumable(_) => {
                 let hint = "submit its job file again; it finds the checkpoints if it has the same checkpoint.path";
                 ApiError::new(StatusCode::CONFLICT, "G0423", message, hint)

@@ -14,7 +14,7 @@ mod tree;
 pub(crate) use checkpoints::{DueCheckpoints, keep_newest};
 pub(crate) use clock::CautiousClock;
 pub use plan::Error;
-pub(crate) use plan::{DueLogs, DueLost, Plan, Planning, UNKNOWN_SINCE, name_of, open_jobs, read_job_folder};
+pub(crate) use plan::{DueLogs, DueLost, Plan, Planning, UNKNOWN_SINCE, name_of, open_jobs, read_job_folder, shown};
 pub use preview::{Due, Preview, preview};
 pub(crate) use thinning::points_to_remove;
 pub(crate) use tree::{Removed, Walk, names, open_folder};

@@ -394,7 +394,7 @@ pub(crate) fn measure(jobs: &OwnedFd, job: JobId, attempt: Option<u32>) -> u64 {
 }
 
 /// Returns a duration in the configuration's format.
-pub(super) fn shown(age: Duration) -> String {
+pub(crate) fn shown(age: Duration) -> String {
     let seconds = age.as_secs();
     let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     let (length, unit) =

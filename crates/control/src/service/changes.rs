@@ -1,6 +1,7 @@
 //! Changes that users request: submit, cancel, drain.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gangline_api as api;
 use gangline_base::{JobId, JobSpec, NodeName, Submitter, Timestamp};
@@ -10,6 +11,7 @@ use super::Error;
 use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::DrainWish;
+use crate::retention::shown;
 use crate::views;
 use gangline_store::model::JobRecord;
 
@@ -21,6 +23,7 @@ impl Actor {
         batch: &mut Batch,
     ) -> Result<api::Submitted, Error> {
         self.refuse_unmailable(&spec.notify)?;
+        self.refuse_too_long(spec.time_limit)?;
         spec.after = self.settle_dependencies(&spec.after)?;
         spec.queue = self.engine.configuration().queue_for(&spec.queue);
         self.refuse_if_full(spec.stored_bytes(), batch)?;
@@ -48,7 +51,23 @@ impl Actor {
     pub(super) fn notes_on(&self, spec: &JobSpec) -> Vec<String> {
         let asks = spec.gang.cpus_per_node > 0 || spec.gang.memory_per_node.0 > 0;
         let unenforced = self.options.launcher.unenforced().filter(|_| asks);
-        unenforced.map(|why| format!("what it asks for is counted, but {why}")).into_iter().collect()
+        let unenforced = unenforced.map(|why| format!("what it asks for is counted, but {why}"));
+        let longest = self.options.launcher.longest_run().filter(|_| spec.time_limit.is_none());
+        let longest = longest.map(|(longest, why)| {
+            format!(
+                "an attempt runs for {} at most, which is {why}; it then goes on from its checkpoint",
+                shown(longest)
+            )
+        });
+        unenforced.into_iter().chain(longest).collect()
+    }
+
+    /// Refuses a time limit that no attempt could make use of.
+    pub(super) fn refuse_too_long(&self, limit: Option<Duration>) -> Result<(), Error> {
+        match limit.zip(self.options.launcher.longest_run()) {
+            Some((asked, (longest, why))) if asked > longest => Err(Error::TooLong { asked, longest, why }),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn cancel(

@@ -15,6 +15,7 @@ use super::housekeeping::Kept;
 use super::known::KnownKeys;
 use super::launch::LaunchOutcome;
 use super::looks::{Found, ShareKey};
+use crate::retention::shown;
 use gangline_store::codec::Noted;
 use gangline_store::model::{Removal, RequestKey};
 
@@ -45,6 +46,16 @@ pub enum Error {
     /// No mail server is configured, so the address would never hear of the job.
     #[error("no mail can be sent to {0}: the configuration names no mail server")]
     NoMailServer(EmailAddress),
+    /// The job's time limit is longer than the launcher's system lets any job run.
+    #[error("a time limit of {} is longer than a job may run: {why} is {}", shown(*asked), shown(*longest))]
+    TooLong {
+        /// The job's limit.
+        asked: Duration,
+        /// The longest run.
+        longest: Duration,
+        /// Who limits it.
+        why: String,
+    },
     /// The job was submitted to a release that did not keep what a resumption needs.
     #[error("{0} was submitted to an earlier release, which did not keep its job file")]
     NotResumable(JobId),

@@ -18,6 +18,7 @@ const WAIT_REASONS_MAX: usize = 1_000;
 
 impl Actor {
     pub(super) fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<api::DryRun, Error> {
+        self.refuse_too_long(spec.time_limit)?;
         let (after, queue) =
             (self.settle_dependencies(&spec.after)?, self.engine.configuration().queue_for(&spec.queue));
         let spec = JobSpec { after, queue, ..spec.clone() };

@@ -36,6 +36,11 @@ impl Actor {
         Changing { job: id, mut changes, by }: Changing,
         batch: &mut Batch,
     ) -> Result<api::ChangeAnswer, Error> {
+        for change in &changes {
+            if let JobChange::TimeLimit(limit) = change {
+                self.refuse_too_long(*limit)?;
+            }
+        }
         let job = self.engine.job(id).ok_or_else(|| self.not_live(id))?;
         if job.attempt().is_none() {
             changes.retain(|change| change.changes(job));

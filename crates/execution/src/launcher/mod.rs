@@ -72,6 +72,11 @@ pub trait Launcher: Send + Sync {
         Ok(None)
     }
 
+    /// Returns the longest that an attempt may run, and who says so; none if nobody limits it.
+    fn longest_run(&self) -> Option<(Duration, String)> {
+        None
+    }
+
     /// Returns the time from one survey to the next, as things are now: asked again and again meanwhile. `has_jobs`: whether
     /// any job waits or runs.
     fn survey_interval(&self, has_jobs: bool) -> Duration {

@@ -16,6 +16,7 @@ mod gres;
 mod hostlist;
 mod jobs;
 mod json;
+mod limits;
 mod nodes;
 mod pace;
 mod pool;
@@ -24,6 +25,7 @@ mod probes;
 mod record;
 mod script;
 pub mod setup;
+mod share;
 mod snapshot;
 mod topology;
 
@@ -40,15 +42,16 @@ pub use topology::{InvalidTopology, Places, read_topology};
 
 use super::spec::{last_words, write_spec};
 use super::{FINAL_REPORT_FILE, LaunchError, Launcher, Presence, SurveyedNode};
-use crate::files::read_bounded;
 use crate::protocol::SupervisorSpec;
-use crate::supervisor::{IDENTITY_FILE, UNABLE_CODE};
+use crate::supervisor::IDENTITY_FILE;
 use command::{Programs, SLURM};
 use jobs::{SlurmJob, Stage};
+use limits::PartitionLimits;
 use pace::Pace;
 use probes::{Probes, Verdict};
 use record::Record;
-use script::{STEP_END_FILE, Slice, gang_folder, step_name};
+use script::{Slice, gang_folder, step_name};
+use share::{began_before, has_ended, have_others_ended, is_in_pool, job_folder, node_of, was_unable};
 use snapshot::{Snapshot, default_partition};
 
 /// How long a supervisor whose attempt has ended waits for a control plane that is away: meanwhile the gang keeps its nodes.
@@ -57,6 +60,8 @@ const END_WAIT_MS: u64 = 30_000;
 const SIGHT_AGE_MAX: Duration = Duration::from_secs(10);
 /// Results of a query that are older are renewed if somebody asks about a silent supervisor.
 const SILENT_SIGHT_AGE: Duration = Duration::from_secs(2);
+/// What Slurm says of the partition is asked for again after this time: administrators seldom change it.
+const LIMITS_AGE_MAX: Duration = Duration::from_mins(10);
 /// If a step is still there this long after it was killed, its job is ended.
 const STEP_KILL_WAIT: Duration = Duration::from_secs(3);
 
@@ -100,6 +105,8 @@ pub struct SlurmLauncher {
 struct State {
     /// Slurm's default partition, once it is known.
     default_partition: Option<String>,
+    /// How long jobs may run there, and when Slurm said so.
+    limits: Option<(Instant, PartitionLimits)>,
     /// Result of the last query.
     snapshot: Option<Snapshot>,
     /// Whether queried nodes respond.
@@ -134,7 +141,14 @@ impl SlurmLauncher {
             None => default_partition(&self.programs)?,
         };
         let snapshot = Snapshot::take(&self.programs, &partition)?;
-        self.state().default_partition = Some(partition);
+        let limits = self.state().limits.filter(|(at, _)| at.elapsed() < LIMITS_AGE_MAX);
+        let limits = match limits {
+            Some(known) => known,
+            None => (Instant::now(), PartitionLimits::read(&self.programs, &partition)?),
+        };
+        let mut state = self.state();
+        (state.default_partition, state.limits) = (Some(partition), Some(limits));
+        drop(state);
         Ok(snapshot)
     }
 
@@ -158,7 +172,8 @@ impl SlurmLauncher {
         let nodes: Vec<_> = gang.iter().filter_map(|spec| snapshot.node(&spec.node)).collect();
         let slice = Slice::of(gang, &nodes);
         let path = record::write_script(&folder, &script::script(gang, &slice, &self.options.program, None))?;
-        let mut arguments = script::sbatch(gang, &slice, &self.options.job, &folder);
+        let limits = self.state().limits.map_or_else(PartitionLimits::default, |(_, limits)| limits);
+        let mut arguments = script::sbatch(gang, &slice, &self.options.job, (&folder, limits));
         arguments.push(path.display().to_string());
         record::announce(&folder)?;
         let output = self.programs.run("sbatch", &arguments)?;
@@ -402,6 +417,13 @@ impl Launcher for SlurmLauncher {
         !is_in_pool(share) && (!is_gang_over || is_killed())
     }
 
+    fn longest_run(&self) -> Option<(Duration, String)> {
+        let state = self.state();
+        let longest = state.limits.and_then(|(_, limits)| limits.max)?;
+        let partition = self.options.job.partition.clone().or_else(|| state.default_partition.clone());
+        Some((longest, format!("MaxTime of Slurm's partition {}", partition.unwrap_or_default())))
+    }
+
     fn survey_interval(&self, has_jobs: bool) -> Duration {
         self.state().pace.interval(has_jobs)
     }
@@ -434,52 +456,9 @@ impl Launcher for SlurmLauncher {
     }
 }
 
-/// Reports whether a share is a step in a holding job rather than in its gang's own; it then has a record of
-/// its own.
-fn is_in_pool(share: &Path) -> bool {
-    record::is_announced(share)
-}
-
-/// Returns the folder with the record of a share's job.
-fn job_folder(share: &Path) -> PathBuf {
-    if is_in_pool(share) { share.to_owned() } else { gang_folder(share) }
-}
-
 /// Reports whether a job has no nodes yet.
 fn is_waiting(job: &SlurmJob) -> bool {
     matches!(job.stage, Stage::Pending | Stage::Configuring)
-}
-
-/// Reports whether a share's step is over: by Slurm, all of its processes are gone.
-fn has_ended(share: &Path) -> bool {
-    share.join(STEP_END_FILE).exists()
-}
-
-/// Reports whether a share's step could not begin because of a platform error.
-fn was_unable(share: &Path) -> bool {
-    let code = read_bounded(&share.join(STEP_END_FILE)).unwrap_or_default();
-    String::from_utf8_lossy(&code).trim() == UNABLE_CODE.to_string()
-}
-
-/// Reports whether the supervisor of a share had started before a query of Slurm.
-fn began_before(share: &Path, look: Instant) -> bool {
-    let written = std::fs::metadata(share.join(IDENTITY_FILE)).and_then(|identity| identity.modified());
-    // A timestamp from a clock that is ahead of this one counts as new.
-    written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > look.elapsed()))
-}
-
-/// Reports whether the supervisors of all other shares of a gang have reported their end, or are gone without
-/// doing so.
-fn have_others_ended(snapshot: &Snapshot, job: u64, share: &Path) -> bool {
-    let shares = std::fs::read_dir(gang_folder(share)).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut others = shares.filter(|path| path != share && path.is_dir());
-    let is_gone = |other: &Path| has_ended(other) || snapshot.lacks_step(job, &step_name(other));
-    others.all(|other| other.join(FINAL_REPORT_FILE).exists() || is_gone(&other))
-}
-
-/// Returns the node of a share's folder.
-fn node_of(share: &Path) -> String {
-    share.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Returns the first GPUs in a list of generic resources: their kind, if they have a type, and their number;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::gres::Gpus;
+use super::limits::PartitionLimits;
 use super::nodes::SlurmNode;
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::{EXIT_CODE_FILE, STOPPED_CODE};
@@ -22,7 +23,7 @@ const NAME_LETTERS_MAX: usize = 100;
 /// The kind of a CPU slot.
 const CPU_KIND: &str = "cpu";
 /// Slurm's own time limit is this much longer than the control plane's, which lets a job save first.
-const TIME_LIMIT_MARGIN: Duration = Duration::from_mins(10);
+pub(super) const TIME_LIMIT_MARGIN: Duration = Duration::from_mins(10);
 
 /// Account, partition and further options of jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,7 +91,12 @@ fn part(node: &SlurmNode, devices: u32, total: u64, used: u64) -> u64 {
 }
 
 /// Returns the arguments of `sbatch`; the script's path comes last.
-pub(super) fn sbatch(gang: &[SupervisorSpec], slice: &Slice, options: &JobOptions, folder: &Path) -> Vec<String> {
+pub(super) fn sbatch(
+    gang: &[SupervisorSpec],
+    slice: &Slice,
+    options: &JobOptions,
+    (folder, limits): (&Path, PartitionLimits),
+) -> Vec<String> {
     let nodes: Vec<&str> = gang.iter().map(|spec| spec.node.as_str()).collect();
     let count = nodes.len();
     let mut arguments = vec![
@@ -110,7 +116,7 @@ pub(super) fn sbatch(gang: &[SupervisorSpec], slice: &Slice, options: &JobOption
     ];
     arguments.extend(slice.gres.as_ref().map(|gres| format!("--gres={gres}")));
     let limit = gang.first().and_then(|spec| spec.time_limit_ms).map(Duration::from_millis);
-    arguments.extend(limit.map(|limit| format!("--time={}", (limit + TIME_LIMIT_MARGIN).as_secs().div_ceil(60))));
+    arguments.extend(limits.time(limit).map(|time| format!("--time={time}")));
     arguments.extend(account(options));
     arguments
 }
@@ -292,7 +298,8 @@ mod tests {
             sbatch: vec!["--reservation=x".to_owned()],
         };
         let slice = Slice { gres: Some("gpu:h100:2".to_owned()), cpus: 8, memory_mib: 2_000 };
-        let arguments = sbatch(&gang, &slice, &options, Path::new("/data/jobs/job-7/attempt-2"));
+        let arguments =
+            sbatch(&gang, &slice, &options, (Path::new("/data/jobs/job-7/attempt-2"), PartitionLimits::default()));
         for expected in [
             "--nodes=2",
             "--nodelist=n3,n4",
