@@ -1,5 +1,6 @@
 """Measures where the time of training steps goes, by hooks on a model and its optimizer, and reports it with the steps."""
 
+import atexit
 import collections
 import gc
 import os
@@ -138,6 +139,8 @@ class Watch:
             if hasattr(dist, name):
                 self._replace(dist, name, self._around_collective)
         gc.callbacks.append(self._collection)
+        # The last step is reported when the next one begins, or here.
+        atexit.register(self.close)
 
     def close(self):
         """Removes all hooks. A step that is done and not reported is reported."""
@@ -150,6 +153,7 @@ class Watch:
                 if vars(owner)[name] is wrapped:
                     setattr(owner, name, original)
             gc.callbacks.remove(self._collection)
+            atexit.unregister(self.close)
             self._handles, self._replaced = [], []
         _report.forget(self)
 

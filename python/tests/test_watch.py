@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -220,6 +222,26 @@ def gang_step(rank, folder, wait):
         if collective:
             wait()
             dist.all_reduce(torch.ones(1))
+
+
+BY_HAND = """
+import torch, gangline.torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters())
+gangline.torch.watch(model, optimizer)
+for _ in range(2):
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_the_last_step_of_a_script_that_ends_is_told(tmp_path):
+    found = Supervisor(tmp_path)
+    process = subprocess.Popen([sys.executable, "-c", BY_HAND], env={**os.environ, "GANGLINE_SOCKET": found.path})
+    found.accept()
+    assert [message["step"] for message in steps_of(found, 2)] == [1, 2]
+    assert process.wait(60) == 0
+    found.listener.close()
 
 
 def test_outside_of_a_job_nothing_is_hooked():
