@@ -172,7 +172,8 @@ class CheckpointCallback(Saving, TrainerCallback):
         self._is_stopping = self._stop.is_due() and not is_over
         if self._is_stopping or is_over or state.global_step % self.every_n_steps == 0:
             self._save(state, **kwargs)
-        control.should_training_stop |= self._is_stopping
+        if self._is_stopping:
+            control.should_training_stop = True
 
     def on_train_end(self, args, state, control, **kwargs):
         self._clean_up()
