@@ -66,6 +66,8 @@ class Saving:
         store, self._store = self._store, None
         if store is not None:
             store.__exit__(type(error), error, None)
+        if error is None:
+            self._stop.close()
 
 
 class Stop:
@@ -88,13 +90,28 @@ class Stop:
         if self._group is None:
             # Small numbers by way of the CPU, which no work of a GPU is waited for.
             self._group = dist.new_group(backend="gloo")
-        is_due = False
-        if self._answers is not None:
-            self._answers.wait()
-            is_due = bool(self._asked.item())
+        if self._is_answered():
+            # Nothing is under way when the ranks leave.
+            return True
         self._asked = torch.tensor([int(is_asked)])
         self._answers = dist.all_reduce(self._asked, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-        return is_due
+        return False
+
+    def _is_answered(self):
+        """Waits for the ranks' answers of the step before, and reports whether one of them was asked to stop."""
+        answers, self._answers = self._answers, None
+        if answers is None:
+            return False
+        answers.wait()
+        return bool(self._asked.item())
+
+    def close(self):
+        """Ends the agreement, in all ranks: a rank that ends with a part of it under way may be aborted by gloo's threads."""
+        self._is_answered()
+        if self._group is not None and is_gang():
+            dist.barrier(group=self._group)
+            dist.destroy_process_group(self._group)
+            self._group = None
 
 
 def report_logged(step, logged):
