@@ -21,16 +21,29 @@ pub struct AgainstPlan {
 }
 
 impl AgainstPlan {
-    /// Compares rates, in tokens a second on each accelerator. The planned one isn't zero.
+    /// Returns a plan's rate on each accelerator, which isn't zero, with nothing measured yet.
     #[must_use]
-    pub fn of(planned: f64, planned_mfu: Option<f64>, measured: Option<f64>) -> Self {
-        let share = measured.map(|measured| measured / planned);
+    pub fn of(planned: f64, planned_mfu: Option<f64>) -> Self {
         AgainstPlan {
             planned_tokens_per_second_per_accelerator: planned,
             planned_mfu,
+            tokens_per_second_per_accelerator: None,
+            share: None,
+            mfu: None,
+        }
+    }
+
+    /// Compares the plan with a measured rate: the tokens a second of all accelerators together, if any were reported.
+    #[must_use]
+    pub fn with_rate(self, tokens_per_second: Option<f64>, accelerators: usize) -> Self {
+        let accelerators = u32::try_from(accelerators).ok().filter(|count| *count > 0);
+        let measured = tokens_per_second.zip(accelerators).map(|(rate, count)| rate / f64::from(count));
+        let share = measured.map(|measured| measured / self.planned_tokens_per_second_per_accelerator);
+        AgainstPlan {
             tokens_per_second_per_accelerator: measured,
             share,
-            mfu: planned_mfu.zip(share).map(|(mfu, share)| mfu * share),
+            mfu: self.planned_mfu.zip(share).map(|(mfu, share)| mfu * share),
+            ..self
         }
     }
 
@@ -59,12 +72,13 @@ mod tests {
 
     #[test]
     fn a_rate_is_told_as_a_part_of_the_planned_one() {
-        let against = AgainstPlan::of(812.0, Some(0.43), Some(497.0));
+        let against = AgainstPlan::of(812.0, Some(0.43)).with_rate(Some(994.0), 2);
         assert_eq!(
             against.text(),
             "61 %: 497 of 812 tokens/s on each accelerator, MFU 26.3 % of 43.0 % (measured, estimated)"
         );
-        let silent = AgainstPlan::of(812.0, None, None);
-        assert_eq!(silent.text(), "812 tokens/s on each accelerator; its ranks have reported no tokens of late");
+        let silent = "812 tokens/s on each accelerator; its ranks have reported no tokens of late";
+        assert_eq!(AgainstPlan::of(812.0, None).with_rate(None, 2).text(), silent);
+        assert_eq!(AgainstPlan::of(812.0, None).with_rate(Some(1.0), 0).text(), silent, "it has no accelerators now");
     }
 }

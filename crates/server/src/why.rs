@@ -58,7 +58,7 @@ pub(super) async fn show(
     let from = earliest.max(attempt.placed_at.0);
     let window = Window { job: id, attempt: AttemptNumber(attempt.number), from, to };
     let price = price_of(&app, attempt).await?;
-    let accelerators = attempt.shares.iter().map(|share| share.devices.len()).sum::<usize>();
+    let accelerators = attempt.shares.iter().map(|share| share.devices.len()).sum();
     let (series, devices) = (app.series.clone(), devices_of(attempt));
     let judge = move || {
         let curves = window.curves(&series, &[], POINTS)?;
@@ -67,7 +67,7 @@ pub(super) async fn show(
     let judged = tokio::task::spawn_blocking(judge).await;
     let verdict = judged.map_err(|_| ApiError::internal("a query of the series store panicked"))??;
     let measured = verdict.as_ref().and_then(|verdict| verdict.tokens_per_second);
-    let plan = job.plan.map(|plan| against(plan, measured, accelerators));
+    let plan = job.plan.map(|plan| plan.with_rate(measured, accelerators));
     let Some(verdict) = verdict else {
         let summary = "its ranks reported too few steps to say anything: report them with gangline.report(step, ...), \
                        and phases with gangline.phase(\"data\")";
@@ -75,13 +75,6 @@ pub(super) async fn show(
         return Ok(Json(api::Why { plan, ..nothing }));
     };
     Ok(Json(api::Why { plan, ..told(&job.id, attempt.number, (from, to), verdict) }))
-}
-
-/// Compares the rate that was measured with the plan's.
-pub(super) fn against(plan: api::AgainstPlan, tokens_per_second: Option<f64>, accelerators: usize) -> api::AgainstPlan {
-    let accelerators = u32::try_from(accelerators).ok().filter(|count| *count > 0);
-    let measured = tokens_per_second.zip(accelerators).map(|(rate, count)| rate / f64::from(count));
-    api::AgainstPlan::of(plan.planned_tokens_per_second_per_accelerator, plan.planned_mfu, measured)
 }
 
 fn nanos(duration: Duration) -> u64 {

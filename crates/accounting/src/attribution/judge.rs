@@ -200,7 +200,7 @@ pub fn why(stretches: &[Observed], price: Option<Money>) -> Option<Verdict> {
 pub fn tokens_per_second(ranks: &[RankObserved]) -> Option<f64> {
     let of_rank = |rank: &RankObserved| {
         let seconds = rank.stepping.as_secs_f64();
-        Some(rank.tokens? / if seconds > 0.0 { seconds } else { return None })
+        rank.tokens.filter(|_| seconds > 0.0).map(|tokens| tokens / seconds)
     };
     ranks.iter().filter_map(of_rank).reduce(|one, other| one + other)
 }

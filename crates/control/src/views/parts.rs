@@ -40,10 +40,9 @@ pub(super) fn progress(record: &JobRecord) -> Progress {
 pub(super) fn plan(record: &JobRecord) -> Option<AgainstPlan> {
     let planned = record.planned()?;
     let shares = record.last_attempt().filter(|attempt| attempt.ended_at.is_none()).map(|attempt| &attempt.shares);
-    let devices: usize = shares.into_iter().flatten().map(|share| share.devices.len()).sum();
-    let devices = u32::try_from(devices).ok().filter(|devices| *devices > 0);
-    let measured = record.progress.tokens_per_second.zip(devices).map(|(rate, devices)| rate / f64::from(devices));
-    Some(AgainstPlan::of(planned.tokens_per_second(), planned.mfu(), measured))
+    let accelerators = shares.into_iter().flatten().map(|share| share.devices.len()).sum();
+    let plan = AgainstPlan::of(planned.tokens_per_second(), planned.mfu());
+    Some(plan.with_rate(record.progress.tokens_per_second, accelerators))
 }
 
 pub(super) fn checkpoints(checkpoints: CheckpointsRecord) -> Checkpoints {

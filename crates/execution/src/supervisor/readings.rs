@@ -295,7 +295,7 @@ mod tests {
             ("gangline.compute_seconds", 0.0),
             ("gangline.communication_seconds", 1.0),
         ];
-        assert_eq!(named(&report.batches[0], 0), expected, "no more than there was, in the order of names");
+        assert_eq!(named(&report.batches[0], 0), expected, "no more than there was");
     }
 
     fn owned((name, value): (&str, f64)) -> (String, f64) {

@@ -167,8 +167,8 @@ impl Sources {
         let ranks = window.observed(&curves, &devices_of(attempt), 1).remove(0).ranks;
         readings.extend(of_ranks(id, &ranks));
         readings.extend(self.throughput(&window, &ranks)?);
-        let devices: usize = attempt.shares.iter().map(|share| share.devices.len()).sum();
-        let part = job.plan.and_then(|plan| crate::why::against(plan, tokens_per_second(&ranks), devices).share);
+        let accelerators = attempt.shares.iter().map(|share| share.devices.len()).sum();
+        let part = job.plan.and_then(|plan| plan.with_rate(tokens_per_second(&ranks), accelerators).share);
         readings.extend(part.map(|part| reading(Signal::PlanShare, subject(), None, part)));
         Ok(readings)
     }
