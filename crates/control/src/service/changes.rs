@@ -55,7 +55,7 @@ impl Actor {
         let longest = self.options.launcher.longest_run().filter(|_| spec.time_limit.is_none());
         let longest = longest.map(|(longest, why)| {
             format!(
-                "an attempt runs for {} at most, which is {why}; it then goes on from its checkpoint",
+                "an attempt runs for {} at most ({why}); the next one goes on from the last checkpoint",
                 shown(longest)
             )
         });

@@ -53,10 +53,11 @@ impl PartitionLimits {
 /// Reads `2-00:30:00`, `30:00` and the like; none for UNLIMITED and what can't be read.
 fn duration(text: &str) -> Option<Duration> {
     let (days, rest) = match text.split_once('-') {
-        Some((days, rest)) => (days.parse::<u64>().ok()?, rest),
+        Some((days, rest)) => (u64::from(days.parse::<u32>().ok()?), rest),
         None => (0, text),
     };
-    let parts: Option<Vec<u64>> = rest.split(':').map(|part| part.parse().ok()).collect();
+    // No number of more than 32 bits is meant, and products of these don't overflow.
+    let parts: Option<Vec<u64>> = rest.split(':').map(|part| part.parse::<u32>().ok().map(u64::from)).collect();
     let seconds = match (text.contains('-'), parts?.as_slice()) {
         (_, [hours, minutes, seconds]) => hours * HOUR + minutes * MINUTE + seconds,
         (true, [hours, minutes]) => hours * HOUR + minutes * MINUTE,
@@ -65,7 +66,7 @@ fn duration(text: &str) -> Option<Duration> {
         (false, [minutes]) => minutes * MINUTE,
         _ => return None,
     };
-    Some(Duration::from_secs(days.checked_mul(DAY)?.checked_add(seconds)?))
+    Some(Duration::from_secs(days * DAY + seconds))
 }
 
 #[cfg(test)]

@@ -144,12 +144,29 @@ impl SlurmLauncher {
         let limits = self.state().limits.filter(|(at, _)| at.elapsed() < LIMITS_AGE_MAX);
         let limits = match limits {
             Some(known) => known,
-            None => (Instant::now(), PartitionLimits::read(&self.programs, &partition)?),
+            None => (Instant::now(), self.limits_of(&partition)?),
         };
         let mut state = self.state();
         (state.default_partition, state.limits) = (Some(partition), Some(limits));
         drop(state);
         Ok(snapshot)
+    }
+
+    /// Returns how long jobs may run in the partition. If Slurm doesn't say it in a form that is understood, that is no reason
+    /// to do without its nodes.
+    fn limits_of(&self, partition: &str) -> Result<PartitionLimits, LaunchError> {
+        match PartitionLimits::read(&self.programs, partition) {
+            Err(LaunchError::Refused { message, .. }) => {
+                tracing::warn!(partition, message, "Slurm doesn't say how long jobs may run");
+                Ok(PartitionLimits::default())
+            }
+            read => read,
+        }
+    }
+
+    /// Returns the limits that Slurm was last known to have.
+    fn limits(&self) -> PartitionLimits {
+        self.state().limits.map_or_else(PartitionLimits::default, |(_, limits)| limits)
     }
 
     /// Submits a gang unless it is in Slurm already.
@@ -172,8 +189,7 @@ impl SlurmLauncher {
         let nodes: Vec<_> = gang.iter().filter_map(|spec| snapshot.node(&spec.node)).collect();
         let slice = Slice::of(gang, &nodes);
         let path = record::write_script(&folder, &script::script(gang, &slice, &self.options.program, None))?;
-        let limits = self.state().limits.map_or_else(PartitionLimits::default, |(_, limits)| limits);
-        let mut arguments = script::sbatch(gang, &slice, &self.options.job, (&folder, limits));
+        let mut arguments = script::sbatch(gang, &slice, &self.options.job, (&folder, self.limits()));
         arguments.push(path.display().to_string());
         record::announce(&folder)?;
         let output = self.programs.run("sbatch", &arguments)?;

@@ -126,6 +126,8 @@ impl SlurmLauncher {
             "--output=/dev/null".to_owned(),
         ];
         arguments.extend(Slice::whole(node).gres.map(|gres| format!("--gres={gres}")));
+        // A holding job runs until it is cancelled, or as long as the partition lets it.
+        arguments.extend(self.limits().time(None).map(|time| format!("--time={time}")));
         arguments.extend(script::account(&self.options.job));
         arguments.push(script.display().to_string());
         self.programs.run("sbatch", &arguments).map(|_| ())
