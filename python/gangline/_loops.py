@@ -115,8 +115,10 @@ class Stop:
 
 
 def report_logged(step, logged):
-    """Reports the numbers among what a training loop logs of a step; its loss as such. A name that can't be reported is left out."""
-    named = ((name, value) for name, value in logged.items() if is_number(value) and _report.is_name(name))
+    """Reports the numbers among what a training loop logs of a step; its loss as such. A name that can't be reported, or means
+    something else to `report`, is left out."""
+    is_metric = lambda name: _report.is_name(name) and name not in ("step", "tokens", "total_steps")  # noqa: E731
+    named = ((name, value) for name, value in logged.items() if is_number(value) and is_metric(name))
     metrics = dict(list(named)[: _report.METRICS_MAX])
     _report.report(step, loss=metrics.pop("loss", None), **metrics)
 

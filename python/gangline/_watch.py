@@ -13,6 +13,7 @@ import torch.distributed.checkpoint as dcp
 from torch.utils.data import dataloader
 
 from . import _report
+from ._loops import is_gang
 
 # The last gradients are those of the first parameters, as a rule; hooks on all of them would cost more than they tell.
 _PARAMETERS_MAX = 16
@@ -217,7 +218,7 @@ class Watch:
             ended = self._clock.mark()
             self._step.backward.append((begun, ended))
             # A model that is wrapped for several ranks waits for their gradients after its own last one.
-            if self._last_gradient is not None and _is_gang():
+            if self._last_gradient is not None and is_gang():
                 self._step.exposed.append((self._last_gradient, ended))
             self._idle_since = ended
             if "optimizer" in self._starts:
@@ -346,10 +347,6 @@ def _tokens_of(inputs):
     """Returns the number of tokens in the inputs of a model: whole numbers, in batches of sequences."""
     is_tokens = isinstance(inputs, torch.Tensor) and inputs.dim() == 2 and inputs.dtype in (torch.int64, torch.int32)
     return inputs.numel() if is_tokens else 0
-
-
-def _is_gang():
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _steps_of(optimizer):

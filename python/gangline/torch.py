@@ -70,6 +70,9 @@ def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, first_ste
     while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         # Accelerate and Lightning wrap optimizers.
         optimizer = optimizer.optimizer
+    if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
+        kinds = f"{type(model).__qualname__} and {type(optimizer).__qualname__}"
+        raise Refused(f"watch a {kinds}: it takes a torch.nn.Module and the torch.optim.Optimizer that trains it")
     devices = {parameter.device.type for parameter in model.parameters()}
     watch = Watch(first_step, CudaClock if "cuda" in devices else HostClock)
     if _report.is_in_job():

@@ -258,6 +258,8 @@ def test_the_last_step_of_a_script_that_ends_is_told(tmp_path):
 def test_outside_of_a_job_nothing_is_hooked():
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(gangline.Refused, match="watch a Linear and NoneType"):
+        gangline.torch.watch(model, None)
     backward = torch.autograd.backward
     watch = gangline.torch.watch(model, optimizer)
     assert torch.autograd.backward is backward and not model._forward_hooks
@@ -360,6 +362,8 @@ def test_lightnings_trainer_is_watched_by_a_line(supervisor, tmp_path):
 
         def training_step(self, batch, batch_idx):
             self.log("lr", 0.1)
+            # Names that `report` has for something else.
+            self.log("step", 7.0), self.log("tokens", 3.5)
             return self.model(batch["input_ids"])["loss"]
 
         def configure_optimizers(self):
