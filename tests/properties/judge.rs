@@ -70,9 +70,10 @@ impl Shadow {
                 let is_known = self.nodes.iter().any(|(known, _)| known.name == spec.name);
                 (!is_known && self.nodes.len() >= LIMITS.nodes_max).then_some(Refused::ClusterFull)
             }
-            Event::NodeLost { node } | Event::NodeObserved { node, .. } | Event::NodeFaulty { node } => {
-                self.status(*node).is_none().then_some(Refused::UnknownNode)
-            }
+            Event::NodeLost { node }
+            | Event::NodeObserved { node, .. }
+            | Event::NodeFaulty { node }
+            | Event::DatasetsCached { node, .. } => self.status(*node).is_none().then_some(Refused::UnknownNode),
             Event::DrainRequested { node, .. } | Event::DrainCancelled { node } => match self.status(*node) {
                 None => Some(Refused::UnknownNode),
                 Some(NodeStatus::Lost) => Some(Refused::LostNode),

@@ -10,8 +10,8 @@ use gangline_base::{
     Launch, NodeId, NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
-    Configuration, Decision, Engine, Entry, Event, ExternalUsage, FaultCause, Limits, NodeCapacity, NodeSpec,
-    PreemptionRules, Refusal, ShareEnd, Snapshot,
+    Configuration, Decision, Engine, Entry, Event, ExternalUsage, FaultCause, Limits, NodeCache, NodeCapacity,
+    NodeSpec, PreemptionRules, Refusal, ShareEnd, Snapshot,
 };
 
 use super::action::{Action, How, Machine, Shape};
@@ -379,7 +379,7 @@ fn share_end(how: How, now: Timestamp) -> ShareEnd {
 /// Events about jobs and nodes that never were.
 fn nonsense(which: u32) -> Event {
     let (job, node, attempt) = (JobId(1_000_000), NodeId(1_000_000), AttemptNumber::FIRST);
-    match which % 9 {
+    match which % 10 {
         0 => Event::CancelRequested { job, by: Submitter("someone".to_owned()) },
         1 => Event::ShareStarted { job, attempt, node },
         2 => Event::ShareEnded { job, attempt, node, end: ShareEnd::Succeeded },
@@ -388,6 +388,7 @@ fn nonsense(which: u32) -> Event {
         5 => Event::NodeObserved { node, outside: ExternalUsage::default() },
         6 => Event::NodeFaulty { node },
         7 => Event::StragglerFound { job, attempt, node },
+        8 => Event::DatasetsCached { node, cache: NodeCache { folder: "/c".to_owned(), datasets: Vec::new() } },
         _ => Event::DrainCancelled { node },
     }
 }

@@ -30,6 +30,7 @@
 //! signal JOB 9 [on NODE] [noticed=3s]                   a rank is killed by a signal; noticed so long ago
 //! checkpoint JOB 100                                    a checkpoint of step 100 is durable
 //! cancel JOB                                            a user wants it gone
+//! cached NODE [c4=3GiB ...]                             what the node's cache holds of datasets, all that it does
 //! fail|drain|undrain NODE [within=10m]                  the node is lost, drained (perhaps by a deadline), no longer drained
 //! rejoin NODE [4 h100 cpus=8 memory=16GiB]              it comes back, perhaps with another capacity
 //! restart [losing 1] [after 2h]                         the control plane dies, perhaps before its last decisions reached the
@@ -79,6 +80,7 @@ pub(super) enum Command {
     Fail { node: String },
     Drain { node: String, within: Option<Duration> },
     Undrain { node: String },
+    Cached { node: String, held: Vec<(String, Bytes)> },
     Rejoin { node: String, capacity: Option<NodeCapacity> },
     Restart { losing: usize, after: Duration },
     Show(Subject),
@@ -184,6 +186,7 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
             Command::Drain { within: words.option("within").map(duration).transpose()?, node: words.name("a node")? }
         }
         "undrain" => Command::Undrain { node: words.name("a node")? },
+        "cached" => Command::Cached { node: words.name("a node")?, held: words.held()? },
         "rejoin" => {
             let node = words.name("a node")?;
             let capacity = if words.words.is_empty() { None } else { Some(words.capacity()?) };
@@ -321,6 +324,12 @@ impl<'a> Words<'a> {
 
     fn memory(&mut self, default: Bytes) -> Result<Bytes, String> {
         self.option("memory").map_or(Ok(default), |text| text.parse().map_err(|e| format!("{e}")))
+    }
+
+    /// Names with bytes: all that is left of the line.
+    fn held(&mut self) -> Result<Vec<(String, Bytes)>, String> {
+        let all = std::mem::take(&mut self.options).into_iter();
+        all.map(|(name, text)| Ok((name.to_owned(), text.parse().map_err(|e| format!("{e}"))?))).collect()
     }
 
     /// `2 racks x`, if that is what comes.

@@ -10,8 +10,8 @@ use gangline_base::{
     SweepSpec, Timestamp,
 };
 use gangline_orchestration::{
-    Configuration, Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity,
-    NodeSpec, Refusal, ShareEnd, ShareState,
+    CachedDataset, Configuration, Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location,
+    NodeCache, NodeCapacity, NodeSpec, Refusal, ShareEnd, ShareState,
 };
 
 use super::command::{Command, Racks, Report, Wanted};
@@ -92,6 +92,11 @@ impl Stage {
             Command::HalfLife(half_life) => self.configure(|sharing| sharing.half_life = half_life)?,
             Command::Reserve(reservation) => self.configure(|sharing| sharing.reservations.push(reservation))?,
             Command::Undrain { node } => self.apply(&Event::DrainCancelled { node: self.node(&node)? })?,
+            Command::Cached { node, held } => {
+                let held = held.into_iter().map(|(dataset, here)| CachedDataset { dataset, here, total: here });
+                let cache = NodeCache { folder: "/cache".to_owned(), datasets: held.collect() };
+                self.apply(&Event::DatasetsCached { node: self.node(&node)?, cache })?
+            }
             Command::Rejoin { node, capacity } => {
                 let id = self.node(&node)?;
                 let known = self.engine.cluster().node(id).ok_or("it is unknown")?.spec.clone();

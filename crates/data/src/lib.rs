@@ -35,7 +35,10 @@ mod token_type;
 #[cfg(feature = "tokenize")]
 pub mod tokenize;
 
-pub use cache::{Cache, CacheOptions, Fetched, Holding, RANGE_BYTES, THREADS, is_remote};
+pub use cache::{
+    CACHE_VARIABLE, Cache, CacheOptions, DatasetHolding, Fetched, Holding, RANGE_BYTES, THREADS, cache_folder,
+    holdings_of, is_remote,
+};
 pub use convert::{Target, Writer, Written};
 pub use cursor::{Cursor, Options, SEQUENCE_MAX, Sample, THREADS_MAX};
 pub use error::Error;

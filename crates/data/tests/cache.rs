@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::thread;
 
-use gangline_data::{Cache, CacheOptions, Error, Fetched, Source, TokenType, Width};
+use gangline_data::{Cache, CacheOptions, Error, Fetched, RANGE_BYTES, Source, TokenType, Width, holdings_of};
 use tempfile::TempDir;
 
 struct Place(TempDir);
@@ -67,6 +67,37 @@ fn a_dataset_is_fetched_once_and_is_the_data_that_it_is_where_it_lies() {
     }
     let one = place.fetch(&format!("{url}/a.bin")).unwrap();
     assert_eq!(fs::read(one.path()).unwrap(), [1, 0, 2, 0, 3, 0]);
+}
+
+#[test]
+fn what_is_here_of_each_dataset_is_known_until_it_makes_room() {
+    let place = Place::new();
+    let held = || {
+        let all = holdings_of(&place.path("cache")).unwrap();
+        all.into_iter().map(|one| (one.url, one.here, one.bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(held(), []);
+    let many = vec![7; usize::try_from(2 * RANGE_BYTES).unwrap()];
+    let url = place.put("set", "large.bin", &many);
+    place.put("set", "small.bin", &[1, 2, 3]);
+    let bytes = 4 * RANGE_BYTES + 6;
+    let found = place.cache(None).find(&url).unwrap();
+    assert_eq!(held(), [], "nothing was read of it");
+    let source = Source::open_fetched(found, Some(TokenType::Uint16)).unwrap();
+    source.copy(0..1, Width::Int64, &mut [0; 8]).unwrap();
+    assert_eq!(held(), [(url.clone(), RANGE_BYTES + 6, bytes)], "a range of the larger one");
+    drop(source);
+    let one = place.fetch(&format!("{url}/small.bin")).unwrap();
+    assert_eq!(held(), [(url.clone(), RANGE_BYTES + 6, bytes), (format!("{url}/small.bin"), 6, 6)]);
+    drop(one);
+    let other = place.put("other", "a.bin", &many);
+    drop(place.cache(Some(4 * RANGE_BYTES)).fetch(&other, &|_, _| {}).unwrap());
+    assert_eq!(held(), [(other.clone(), 4 * RANGE_BYTES, 4 * RANGE_BYTES)]);
+    assert_eq!(
+        fs::read_dir(place.path("cache").join("datasets")).unwrap().count(),
+        1,
+        "lists don't outlive their copies"
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, Dependency, EndCondition, FaultCategory, JobId, Money, NodeId, Timestamp};
+use gangline_base::{AttemptNumber, Bytes, Dependency, EndCondition, FaultCategory, JobId, Money, NodeId, Timestamp};
 
 use crate::claim::{Claim, ClaimReason};
 use crate::{Closeness, FaultCause, MissedRung, Remedy, Share};
@@ -91,6 +91,8 @@ pub struct PlaceReason {
     /// Whether it went before all others because it had waited longest, and long enough
     /// ([`Configuration::ageing`](crate::Configuration::ageing)).
     pub is_overdue: bool,
+    /// Bytes of its datasets that the caches of its nodes are known to hold.
+    pub held_data: Bytes,
 }
 
 impl fmt::Display for PlaceReason {
@@ -105,7 +107,8 @@ impl fmt::Display for PlaceReason {
             Some(first) => write!(f, "backfilled after {waited:.1} s without delaying {first}")?,
         }
         write!(f, "; fullest of {} node(s) with room", self.candidates)?;
-        self.closeness.as_ref().map_or(Ok(()), |closeness| write!(f, "; {closeness}"))
+        self.closeness.as_ref().map_or(Ok(()), |closeness| write!(f, "; {closeness}"))?;
+        if self.held_data == Bytes(0) { Ok(()) } else { write!(f, "; {} of its datasets are there", self.held_data) }
     }
 }
 

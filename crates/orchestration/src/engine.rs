@@ -14,7 +14,7 @@ use crate::folders::CheckpointFolders;
 use crate::held_back::HeldBack;
 use crate::job::{Job, ShareState};
 use crate::load::{Loads, UserLimits};
-use crate::placement::{AdvanceReservation, Caches, Leads, NodeStatus, Outlook};
+use crate::placement::{AdvanceReservation, Caches, Leads, NodeCache, NodeStatus, Outlook};
 use crate::queueing::{Ageing, Estimates, OverLimit, QueueIndex, QueueStanding, Queues};
 use crate::recovery::Spares;
 use crate::sweep::Sweeps;
@@ -273,6 +273,12 @@ impl Engine {
         self.cluster.id_of(name)
     }
 
+    /// Returns what the caches of datasets on a node are known to hold.
+    #[must_use]
+    pub fn node_caches(&self, node: NodeId) -> &[NodeCache] {
+        self.caches.at(node)
+    }
+
     fn admit(&self, event: &Event) -> Result<(), Refusal> {
         match event {
             Event::NodeJoined(spec) => {
@@ -282,7 +288,10 @@ impl Engine {
                 }
                 self.cluster.admits(spec)
             }
-            Event::NodeLost { node } | Event::NodeObserved { node, .. } | Event::NodeFaulty { node } => {
+            Event::NodeLost { node }
+            | Event::NodeObserved { node, .. }
+            | Event::NodeFaulty { node }
+            | Event::DatasetsCached { node, .. } => {
                 self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node))
             }
             Event::DrainRequested { node, .. } | Event::DrainCancelled { node } => {

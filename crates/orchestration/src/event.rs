@@ -9,7 +9,7 @@ use gangline_base::{
     Timestamp,
 };
 
-use crate::{Configuration, Decision, ExternalUsage, JobChange, NodeSpec};
+use crate::{Configuration, Decision, ExternalUsage, JobChange, NodeCache, NodeSpec};
 
 /// Something that happened outside the engine. Events are only facts; the engine decides how to react.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,13 @@ pub enum Event {
     NodeFaulty {
         /// The faulty node.
         node: NodeId,
+    },
+    /// A cache of datasets on a node holds more or less than before.
+    DatasetsCached {
+        /// The node.
+        node: NodeId,
+        /// The cache, with all that it holds.
+        cache: NodeCache,
     },
     /// A rank of a job has been slower than its peers for a while because of its own work. A job that asked
     /// for straggler eviction leaves the node.

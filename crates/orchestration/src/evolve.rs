@@ -54,6 +54,7 @@ impl Engine {
                 self.is_placement_due = true;
             }
             Event::NodeFaulty { node } => self.cluster.count_fault(now, *node, FaultCategory::Hardware),
+            Event::DatasetsCached { node, cache } => self.caches.report(*node, cache.clone()),
             Event::StragglerFound { job, node, .. } => self.evict_straggler(now, *job, *node),
             Event::Configured(configuration) => self.configure(now, configuration),
             Event::JobSubmitted(spec) => self.enqueue_new(now, spec.clone(), None),

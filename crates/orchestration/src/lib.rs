@@ -61,9 +61,9 @@ pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Kept, Rollback, Share, ShareState};
 pub use load::{Load, UserLimits};
 pub use placement::{
-    AdvanceReservation, Closeness, Cluster, ExternalUsage, Fabric, FabricKind, Health, HealthPolicy, InvalidFabric,
-    InvalidReservation, LEAD, Location, Misplaced, Node, NodeCapacity, NodeCondition, NodeSpec, NodeStatus,
-    RESERVATIONS_MAX, check_locations,
+    AdvanceReservation, CACHED_DATASETS_MAX, CachedDataset, Closeness, Cluster, ExternalUsage, Fabric, FabricKind,
+    Health, HealthPolicy, InvalidFabric, InvalidReservation, LEAD, Location, Misplaced, Node, NodeCache, NodeCapacity,
+    NodeCondition, NodeSpec, NodeStatus, RESERVATIONS_MAX, check_locations,
 };
 pub use preemption::victim_search;
 pub use queueing::{

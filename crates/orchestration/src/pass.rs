@@ -19,7 +19,7 @@ use gangline_base::{AttemptNumber, GangShape, JobId, JobSpec, NodeId, Timestamp}
 
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::placement::{Applicant, Backfill, ByFlavour, CachedDatasets, NodeStatus, Reservation, Room, latest_end};
+use crate::placement::{Applicant, Backfill, ByFlavour, NearNodes, NodeStatus, Reservation, Room, latest_end};
 use crate::queueing::{QueueIndex, QueueKey, RankPath, Span};
 use crate::{Decision, Node, PlaceReason, placement};
 
@@ -95,7 +95,7 @@ pub(crate) struct StartLimits<'a> {
     /// Nodes that the job may not use.
     barred: BTreeSet<NodeId>,
     /// Nodes that may have the job's data cached.
-    near: CachedDatasets,
+    near: NearNodes,
     claims: &'a [Reservation],
     held: &'a [Reservation],
 }
@@ -201,7 +201,7 @@ impl Engine {
             let limits = StartLimits {
                 end: shortest.end(now),
                 barred: BTreeSet::new(),
-                near: CachedDatasets::default(),
+                near: NearNodes::default(),
                 claims: &round.claims,
                 held,
             };
@@ -335,10 +335,11 @@ impl Engine {
         let JobState::Queued { since, .. } = job.state else { return None };
         let limits = self.limits(now, &job.applicant(), claims, held);
         let find = |gang: &GangShape| self.room_for(gang, &limits);
-        let Room { shares, candidates, closeness } = self.widened(job, find(&job.spec.gang)?, &find);
+        let Room { shares, candidates, closeness, held: held_data } = self.widened(job, find(&job.spec.gang)?, &find);
         let backfills = held.first().map(|held| held.job);
         let waited = now.since(since);
-        let reason = PlaceReason { waited, backfills, candidates, closeness, kept_since: None, is_overdue: false };
+        let (kept_since, is_overdue) = (None, false);
+        let reason = PlaceReason { waited, backfills, candidates, closeness, kept_since, is_overdue, held_data };
         let attempt = AttemptNumber(job.attempts + 1);
         Some(Decision::Place { job: job.id, attempt, shares, reason })
     }

@@ -6,7 +6,7 @@ use gangline_base::{Epoch, JobId, NodeId, QueueName, Timestamp};
 
 use crate::engine::{Engine, Limits};
 use crate::job::{Job, JobState, gang_of};
-use crate::placement::{Caches, NodeCondition, latest_end_of};
+use crate::placement::{Caches, NodeCache, NodeCondition, latest_end_of};
 use crate::queueing::{Estimates, History, Kin, Queues, held_by};
 use crate::{Configuration, HoursUsed, LossHistory, NodeSpec, Refusal, Share, Sweep, Usages};
 
@@ -38,6 +38,8 @@ pub struct Snapshot {
     pub histories: Vec<(Kin, History)>,
     /// Datasets that each node read recently, the latest first.
     pub datasets: Vec<(NodeId, Vec<String>)>,
+    /// What the caches of datasets on each node hold.
+    pub caches: Vec<(NodeId, Vec<NodeCache>)>,
     /// How many nodes were lost over which node-time.
     pub losses: LossHistory,
 }
@@ -59,6 +61,7 @@ impl Engine {
             hours: self.queues.hours_used(),
             histories: self.estimates.histories(),
             datasets: self.caches.all(),
+            caches: self.caches.all_held(),
             losses: self.spares.history.clone(),
         }
     }
@@ -94,7 +97,7 @@ impl Engine {
             engine.sweeps.insert(sweep);
         }
         engine.spares.history = snapshot.losses;
-        engine.caches = Caches::restore(snapshot.datasets);
+        engine.caches = Caches::restore(snapshot.datasets, snapshot.caches);
         for job in jobs.values() {
             engine.spares.note(job);
             engine.loads.job_came(job, engine.sweeps.has_own_spec(job));

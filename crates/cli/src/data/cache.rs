@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gangline_base::Bytes;
-use gangline_data::{Cache, CacheOptions, Fetched, THREADS};
+use gangline_data::{Cache, CacheOptions, Fetched, THREADS, cache_folder};
 use serde_json::json;
 
 use super::{failure, progress};
@@ -45,19 +45,13 @@ pub(crate) struct CacheArgs {
 
 impl Where {
     fn open(&self, connections: u32) -> Result<Cache, Failure> {
-        let root = self.cache.clone().or_else(default_root).ok_or_else(|| {
+        let root = self.cache.clone().or_else(|| cache_folder(&std::env::vars_os().collect())).ok_or_else(|| {
             Failure::local("failed to find a folder for the cache: HOME is not set", "say it with --cache")
         })?;
         let threads = NonZeroU32::new(connections).unwrap_or(NonZeroU32::MIN);
         let options = CacheOptions { root, bytes_max: self.cache_limit, settings: s3::settings(), threads };
         Cache::open(options).map_err(|error| failure(&error))
     }
-}
-
-fn default_root() -> Option<PathBuf> {
-    let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let caches = of("XDG_CACHE_HOME").or_else(|| Some(of("HOME")?.join(".cache")))?;
-    Some(caches.join("gangline/data"))
 }
 
 /// Finds a dataset in the cache that the environment says; what isn't there is fetched as it is read.

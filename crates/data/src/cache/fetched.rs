@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use gangline_objects::Requests;
 
 use super::copy::Copy;
+use super::datasets;
 use super::place::{Item, Place};
 use super::uses::{Near, Uses};
 use super::{Cache, SETS};
@@ -42,6 +43,7 @@ pub(super) fn find(cache: &Cache, url: &str) -> Result<Fetched, Error> {
     let open = |item: &Item| Copy::open(cache, &place, item.clone(), &fetched);
     let copies = items.iter().map(open).collect::<Result<Vec<Copy>, Error>>()?;
     let path = assemble(cache, &copies, place.is_object())?;
+    datasets::list(cache, &place.address(), &copies)?;
     let copies = copies.into_iter().map(|copy| (copy.item().name.clone(), Arc::new(copy))).collect();
     let found = Fetched { path, bytes, cache: cache.clone(), place, fetched, copies };
     let is_read_in_parts = |name: &str| {

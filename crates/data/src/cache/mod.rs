@@ -8,6 +8,7 @@
 //! ranges of copies in use, by their next use.
 
 mod copy;
+mod datasets;
 mod fetched;
 mod locks;
 mod place;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 pub(crate) use copy::{Copy, ranges_of};
+pub use datasets::{CACHE_VARIABLE, DatasetHolding, cache_folder, holdings_of};
 pub use fetched::Fetched;
 pub(crate) use fetched::in_parallel;
 use gangline_objects::is_http;
@@ -53,6 +55,8 @@ const RANGES: &str = "ranges";
 const OBJECTS: &str = "objects";
 /// The folder of datasets: the copies under their objects' names.
 const SETS: &str = "sets";
+/// The folder of the lists of datasets' copies, by the datasets' addresses.
+const DATASETS: &str = "datasets";
 /// The folder of blocks whose checksums were wrong.
 const QUARANTINE: &str = "quarantine";
 /// The folder of files that are locked for ranges.
@@ -108,7 +112,7 @@ impl Cache {
     /// # Errors
     /// When they can't be made.
     pub fn open(options: CacheOptions) -> Result<Cache, Error> {
-        for name in [OBJECTS, SETS, QUARANTINE, LOCKS, USES] {
+        for name in [OBJECTS, SETS, DATASETS, QUARANTINE, LOCKS, USES] {
             let folder = options.root.join(name);
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("make", &folder))?;
         }

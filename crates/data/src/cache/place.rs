@@ -57,6 +57,11 @@ impl Place {
         Ok(Place { link: Link::new(remote, policy), folder, endpoint, object })
     }
 
+    /// The dataset's address, without what is secret in it.
+    pub(super) fn address(&self) -> String {
+        self.object.as_ref().map_or_else(|| self.folder.clone(), |name| self.url(name))
+    }
+
     /// Whether the dataset is one object.
     pub(super) fn is_object(&self) -> bool {
         self.object.is_some()

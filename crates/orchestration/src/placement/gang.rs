@@ -17,11 +17,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use gangline_base::{GangShape, Level, NodeId, Segment};
+use gangline_base::{Bytes, GangShape, Level, NodeId, Segment};
 
 use super::affinity;
 use crate::placement::fabric::{Closeness, Fabric};
-use crate::placement::locality::CachedDatasets;
+use crate::placement::locality::{NearNodes, Nearness};
 use crate::placement::topology::{Domain, Topology};
 use crate::refusal::{DomainFit, Refusal};
 use crate::{Cluster, Node, Share};
@@ -34,6 +34,8 @@ pub(crate) struct Room {
     pub(crate) candidates: u32,
     /// How close its nodes are; none for one node or an unknown network.
     pub(crate) closeness: Option<Closeness>,
+    /// Bytes of the gang's datasets that its nodes hold.
+    pub(crate) held: Bytes,
 }
 
 /// The most candidates, beyond the gang's own nodes, that are counted for the reason; from there the count is
@@ -51,7 +53,7 @@ const GAIN_MIN: f64 = 1.1;
 
 /// Finds room for the whole gang, regardless of its data.
 pub(crate) fn find_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&Node) -> u32) -> Option<Room> {
-    find_room_near(cluster, gang, usable, &CachedDatasets::default())
+    find_room_near(cluster, gang, usable, &NearNodes::default())
 }
 
 /// Finds room for the whole gang. `usable` returns how many of a node's free accelerators the gang may use:
@@ -61,7 +63,7 @@ pub(crate) fn find_room_near(
     cluster: &Cluster,
     gang: &GangShape,
     usable: &dyn Fn(&Node) -> u32,
-    near: &CachedDatasets,
+    near: &NearNodes,
 ) -> Option<Room> {
     if cluster.topology().root().with_devices_for(gang) < gang.nodes.get() {
         return None;
@@ -73,8 +75,9 @@ pub(crate) fn find_room_near(
     }
     let nodes = if search.is_indifferent() { fullest.clone() } else { search.closest()? };
     let closeness = Closeness::of(gang, &nodes, &fullest, cluster.fabric());
+    let held = nodes.iter().fold(Nearness::default(), |sum, node| sum.and(near.at(node.id))).held;
     let shares = rank_order(nodes).into_iter().map(|node| share_on(node, gang)).collect();
-    Some(Room { shares, candidates, closeness })
+    Some(Room { shares, candidates, closeness, held })
 }
 
 /// Reports whether there is room for the whole gang.
@@ -82,7 +85,7 @@ pub(crate) fn has_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&Nod
     if gang.topology.constrains() {
         return find_room(cluster, gang, usable).is_some();
     }
-    let near = CachedDatasets::default();
+    let near = NearNodes::default();
     let search = Search::new(cluster, gang, usable, &near);
     search.candidates().take(search.wanted()).count() == search.wanted()
 }
@@ -162,32 +165,30 @@ struct Search<'a> {
     gang: &'a GangShape,
     usable: &'a dyn Fn(&Node) -> u32,
     segment: Option<Segment>,
-    near: &'a CachedDatasets,
-    /// How many usable nodes of each domain are near the data.
-    near_in: BTreeMap<(Level, &'a str), u32>,
+    near: &'a NearNodes,
+    /// How near the usable nodes of each domain are to the data, all together.
+    near_in: BTreeMap<(Level, &'a str), Nearness>,
 }
 
 impl<'a> Search<'a> {
-    fn new(
-        cluster: &'a Cluster,
-        gang: &'a GangShape,
-        usable: &'a dyn Fn(&Node) -> u32,
-        near: &'a CachedDatasets,
-    ) -> Self {
+    fn new(cluster: &'a Cluster, gang: &'a GangShape, usable: &'a dyn Fn(&Node) -> u32, near: &'a NearNodes) -> Self {
         let mut search = Search { cluster, gang, usable, segment: segment(gang), near, near_in: BTreeMap::new() };
-        let nodes = near.nodes().filter_map(|(node, count)| Some((cluster.node(node)?, count)));
-        for (node, count) in nodes.filter(|(node, _)| node.spec.capacity.is_for(gang)) {
+        let nodes = near.nodes().filter_map(|(node, near)| Some((cluster.node(node)?, near)));
+        for (node, near) in nodes.filter(|(node, _)| node.spec.capacity.is_for(gang)) {
             let domains = node.spec.location.iter();
             if search.is_usable(node) {
-                domains.for_each(|domain| *search.near_in.entry(domain).or_insert(0) += count);
+                domains.for_each(|domain| {
+                    let sum = search.near_in.entry(domain).or_default();
+                    *sum = sum.and(near);
+                });
             }
         }
         search
     }
 
-    fn near_in(&self, domain: &Domain) -> u32 {
+    fn near_in(&self, domain: &Domain) -> Nearness {
         let named = domain.level.and_then(|level| self.near_in.get(&(level, &*domain.name)));
-        named.copied().unwrap_or(0)
+        named.copied().unwrap_or_default()
     }
 
     /// Reports whether equally full and healthy nodes may differ for this gang.

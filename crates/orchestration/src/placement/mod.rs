@@ -39,6 +39,7 @@ pub use condition::{NodeCondition, NodeStatus};
 pub use external_usage::ExternalUsage;
 pub use fabric::{Closeness, Fabric, FabricKind, InvalidFabric};
 pub use health::{Health, HealthPolicy};
+pub use locality::{CACHED_DATASETS_MAX, CachedDataset, NodeCache};
 pub use reservations::{AdvanceReservation, InvalidReservation, LEAD, RESERVATIONS_MAX};
 pub use topology::{Location, Misplaced, check_locations};
 
@@ -49,7 +50,7 @@ pub(crate) use gang::Room;
 pub(crate) use gang::{check_segments, find_room, find_room_near, has_room, most_in_one, segment};
 pub(crate) use health::{RootFault, first_fault};
 pub(crate) use lead::{Lead, Leads};
-pub(crate) use locality::{CachedDatasets, Caches};
+pub(crate) use locality::{Caches, NearNodes};
 pub(crate) use outlook::Outlook;
 pub(crate) use reservations::check_reservations;
 pub(crate) use spare_nodes::{Applicant, is_ordinary};

@@ -29,7 +29,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, FaultCategory, GpuSeconds, JobId, NodeId, Timestamp};
+use gangline_base::{AttemptNumber, Bytes, FaultCategory, GpuSeconds, JobId, NodeId, Timestamp};
 
 use crate::cost::since_durable;
 use crate::engine::Engine;
@@ -163,6 +163,7 @@ impl Engine {
                 closeness: None,
                 kept_since,
                 is_overdue: false,
+                held_data: Bytes(0),
             };
             let attempt = AttemptNumber(job.attempts + 1);
             Decision::Place { job: job.id, attempt, shares: kept.shares.clone(), reason }

@@ -32,5 +32,6 @@ fn name(item: &Node) -> Result<String, Refusal> {
         return Err(Refusal::new(Code::BadValue, message)
             .hint(format!("use 1 to {NAME_BYTES_MAX} bytes in one line, such as c4 or s3://bucket/c4")));
     }
-    Ok(text.to_owned())
+    // As the cache of datasets writes addresses.
+    Ok(if text.contains("://") { text.trim_end_matches('/') } else { text }.to_owned())
 }

@@ -12,6 +12,7 @@ use gangline_orchestration::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::caches::NodeCacheV1;
 use super::capacity::CapacityChanged;
 use super::cause::CauseV1;
 use super::change::{ChangeV1, DependencyV1};
@@ -49,6 +50,10 @@ pub(super) enum EntryV1 {
     },
     NodeFaulty {
         node: NodeId,
+    },
+    DatasetsCached {
+        node: NodeId,
+        cache: NodeCacheV1,
     },
     StragglerFound {
         job: JobId,
@@ -281,6 +286,7 @@ pub(super) fn event_to_disk(event: &Event) -> EntryV1 {
         Event::DrainCancelled { node } => EntryV1::DrainCancelled { node },
         Event::NodeObserved { node, outside } => EntryV1::NodeObserved { node, outside: outside.into() },
         Event::NodeFaulty { node } => EntryV1::NodeFaulty { node },
+        Event::DatasetsCached { node, cache } => EntryV1::DatasetsCached { node, cache: cache.into() },
         Event::StragglerFound { job, attempt, node } => EntryV1::StragglerFound { job, attempt, node },
         Event::Configured(configuration) => EntryV1::Configured(ConfigurationV1::from(&*configuration)),
         Event::JobSubmitted(spec) => EntryV1::JobSubmitted(Box::new(SpecV1::from(&*spec))),
@@ -326,6 +332,7 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::DrainCancelled { node } => Event::DrainCancelled { node },
         EntryV1::NodeObserved { node, outside } => Event::NodeObserved { node, outside: outside.into() },
         EntryV1::NodeFaulty { node } => Event::NodeFaulty { node },
+        EntryV1::DatasetsCached { node, cache } => Event::DatasetsCached { node, cache: cache.into() },
         EntryV1::StragglerFound { job, attempt, node } => Event::StragglerFound { job, attempt, node },
         EntryV1::Configured(configuration) => Event::Configured(Arc::new(configuration.into())),
         EntryV1::JobSubmitted(spec) => Event::JobSubmitted(Arc::new((*spec).try_into()?)),

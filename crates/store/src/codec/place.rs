@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, Timestamp};
+use gangline_base::{AttemptNumber, Bytes, JobId, Timestamp};
 use gangline_orchestration::{Decision, PlaceReason, Share};
 use serde::{Deserialize, Serialize};
 
@@ -26,11 +26,18 @@ pub(super) struct PlaceV1 {
     /// Missing if it went in the usual order, as before there was ageing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_overdue: bool,
+    /// Missing if there are none, as before caches were reported.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    held_data: Bytes,
+}
+
+fn is_nothing(bytes: &Bytes) -> bool {
+    *bytes == Bytes(0)
 }
 
 impl PlaceV1 {
     pub(super) fn new(job: JobId, attempt: AttemptNumber, shares: &[Share], reason: PlaceReason) -> Self {
-        let PlaceReason { waited, backfills, candidates, closeness, kept_since, is_overdue } = reason;
+        let PlaceReason { waited, backfills, candidates, closeness, kept_since, is_overdue, held_data } = reason;
         PlaceV1 {
             job,
             attempt,
@@ -41,6 +48,7 @@ impl PlaceV1 {
             closeness: closeness.map(ClosenessV1::from),
             kept_since,
             is_overdue,
+            held_data,
         }
     }
 }
@@ -54,6 +62,7 @@ impl From<PlaceV1> for Decision {
             closeness: place.closeness.map(Into::into),
             kept_since: place.kept_since,
             is_overdue: place.is_overdue,
+            held_data: place.held_data,
         };
         let shares = place.shares.into_iter().map(Share::from).collect();
         Decision::Place { job: place.job, attempt: place.attempt, shares, reason }

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Epoch, JobId, JobSpec, Money, NodeId, Step, SweepId, Timestamp};
 use gangline_orchestration::{
-    Account, Attempt, Job, JobState, LossHistory, NodeCondition, NodeSpec, Share, ShareState, Snapshot, Sweep,
+    Account, Attempt, Job, JobState, LossHistory, NodeCache, NodeCondition, NodeSpec, Share, ShareState, Snapshot,
+    Sweep,
 };
 use serde::{Deserialize, Serialize};
 
+use super::caches::NodeCacheV1;
 use super::change::DependencyV1;
 use super::claim::ClaimV1;
 use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
@@ -55,6 +57,9 @@ struct SnapshotV1 {
     /// Data sets that each node read recently.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     datasets: Vec<(NodeId, Vec<String>)>,
+    /// What the caches of datasets on each node hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    caches: Vec<(NodeId, Vec<NodeCacheV1>)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -166,6 +171,7 @@ pub fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         outside: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(OutsideV1::of).collect(),
         losses: Some((&snapshot.losses).into()),
         datasets: snapshot.datasets.clone(),
+        caches: snapshot.caches.iter().map(caches_to_disk).collect(),
     };
     encode(if shared.is_empty() { VERSION } else { VERSION_SHARED }, body)
 }
@@ -201,7 +207,16 @@ pub fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         histories: snapshot.histories.into_iter().map(history_from_disk).collect(),
         losses: snapshot.losses.map_or(new, Into::into),
         datasets: snapshot.datasets,
+        caches: snapshot.caches.into_iter().map(caches_from_disk).collect(),
     })
+}
+
+fn caches_to_disk((node, caches): &(NodeId, Vec<NodeCache>)) -> (NodeId, Vec<NodeCacheV1>) {
+    (*node, caches.iter().cloned().map(NodeCacheV1::from).collect())
+}
+
+fn caches_from_disk((node, caches): (NodeId, Vec<NodeCacheV1>)) -> (NodeId, Vec<NodeCache>) {
+    (node, caches.into_iter().map(NodeCache::from).collect())
 }
 
 impl JobV1 {

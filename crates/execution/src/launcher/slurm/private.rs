@@ -352,7 +352,7 @@ fn slurm_conf(options: &PrivateOptions, ports: &[u16]) -> String {
          JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\n\
          ReturnToService=2\nSlurmdParameters=config_overrides\nStateSaveLocation={folder}/state\n\
          SlurmdSpoolDir={folder}/spool-%n\nSlurmdPidFile={folder}/slurmd-%n.pid\nSlurmctldPidFile={folder}/slurmctld.pid\n\
-         SlurmdTimeout=300\nMinJobAge=10\n\
+         SlurmdTimeout=150\nMinJobAge=10\n\
          SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=100000\n\
          PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
     );

@@ -20,9 +20,8 @@ use gangline_base::{
 use gangline_orchestration::RestartCosts;
 use gangline_orchestration::{
     Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
-    Event, ExternalUsage, Fabric, FabricKind, Fate, Health, HealthPolicy, Job, JobState, NodeCondition, PlaceReason,
-    PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Share, ShareState, Snapshot, StopReason, Usage,
-    Usages, VictimAlternative,
+    Event, Fabric, FabricKind, Fate, HealthPolicy, Job, JobState, PlaceReason, PreemptionRules, QueueOrder, QueueSpec,
+    RequeueReason, Resource, Share, ShareState, Snapshot, StopReason, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -158,20 +157,6 @@ impl Examples {
             queues: self.maybe(|_| queue_name()).into_iter().collect(),
         };
         (0..count).map(reservation).collect()
-    }
-
-    fn standing(&mut self, is_lost: bool, is_draining: bool) -> NodeCondition {
-        if !self.has_network {
-            return NodeCondition { is_lost, is_draining, ..NodeCondition::default() };
-        }
-        let last_failed = self.maybe(|random| JobId(random.large()));
-        let health = Health { score: self.number(), at: self.time(), is_suspect: self.below(2) == 0, last_failed };
-        NodeCondition { is_lost, is_draining, outside: self.outside(), health }
-    }
-
-    fn outside(&mut self) -> ExternalUsage {
-        let (is_closed, memory) = (self.below(2) == 0, Bytes(self.large()));
-        ExternalUsage { is_closed, accelerators: self.number(), cpus: self.number(), memory }
     }
 
     fn pool(&mut self) -> PoolName {
@@ -324,6 +309,9 @@ impl Examples {
             Event::EpochBegan { epoch: Epoch(self.large()) },
             Event::TimePassed,
         ];
+        if self.has_network {
+            events.push(Event::DatasetsCached { node, cache: self.node_cache() });
+        }
         events.extend(self.ends().into_iter().map(|end| Event::ShareEnded { job, attempt, node, end }));
         let decisions = self.decisions();
         events.into_iter().map(Entry::Event).chain(decisions.into_iter().map(Entry::Decision)).collect()
@@ -339,6 +327,7 @@ impl Examples {
             closeness: self.closeness(),
             kept_since: self.maybe(Self::time),
             is_overdue: self.has_network && self.below(2) == 0,
+            held_data: Bytes(if self.has_network { self.large() } else { 0 }),
         };
         let shares = (0..self.below(4)).map(|_| self.share()).collect();
         let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
@@ -494,6 +483,7 @@ impl Examples {
             histories: vec![self.history(), self.history()],
             losses: self.losses(),
             datasets: vec![(NodeId(3), self.datasets())].into_iter().filter(|(_, names)| !names.is_empty()).collect(),
+            caches: if self.has_network { vec![(NodeId(3), vec![self.node_cache()])] } else { Vec::new() },
         }
     }
 }

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, DeviceLayout, Flavour, Level, NodeName, Pin, PoolName, Step, Submitter,
+    AcceleratorKind, AttemptNumber, Bytes, DeviceLayout, Flavour, JobId, Level, NodeName, Pin, PoolName, Step,
+    Submitter,
 };
 use gangline_orchestration::{
-    History, Kin, Location, LossHistory, LossRecord, NodeCapacity, NodeSpec, Pace, Sample, SpareRules, SpareSizing,
+    CachedDataset, ExternalUsage, Health, History, Kin, Location, LossHistory, LossRecord, NodeCache, NodeCapacity,
+    NodeCondition, NodeSpec, Pace, Sample, SpareRules, SpareSizing,
 };
 
 use super::{Examples, queue_name};
@@ -37,6 +39,15 @@ impl Examples {
     }
 
     /// Returns no data sets for examples from before jobs named them.
+    pub(super) fn node_cache(&mut self) -> NodeCache {
+        let held = |examples: &mut Self| CachedDataset {
+            dataset: examples.text(),
+            here: Bytes(examples.large()),
+            total: Bytes(examples.large()),
+        };
+        NodeCache { folder: self.text(), datasets: (0..self.below(3)).map(|_| held(self)).collect() }
+    }
+
     pub(super) fn datasets(&mut self) -> Vec<String> {
         let count = if self.has_network { self.below(3) } else { 0 };
         (0..count).map(|number| format!("{} {number}", self.text())).collect()
@@ -80,5 +91,19 @@ impl Examples {
         let ran = Duration::from_nanos(self.large());
         let sample = Sample { ran, of_limit: self.maybe(Self::number) };
         (kin, History { at: self.time(), samples: vec![sample; 2] })
+    }
+
+    pub(super) fn standing(&mut self, is_lost: bool, is_draining: bool) -> NodeCondition {
+        if !self.has_network {
+            return NodeCondition { is_lost, is_draining, ..NodeCondition::default() };
+        }
+        let last_failed = self.maybe(|random| JobId(random.large()));
+        let health = Health { score: self.number(), at: self.time(), is_suspect: self.below(2) == 0, last_failed };
+        NodeCondition { is_lost, is_draining, outside: self.outside(), health }
+    }
+
+    pub(super) fn outside(&mut self) -> ExternalUsage {
+        let (is_closed, memory) = (self.below(2) == 0, Bytes(self.large()));
+        ExternalUsage { is_closed, accelerators: self.number(), cpus: self.number(), memory }
     }
 }
