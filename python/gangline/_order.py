@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import _origin
+from ._metering import Meter
 from .errors import Refused
 
 # Samples that are held out together.
@@ -31,6 +32,7 @@ class Ordered:
         self._names, self._native = names, native
         self._paths, self._ids, self._options = paths, ids, json.loads(options)
         self._lock = threading.Lock()
+        self._meter = Meter(self._reads)
         self._is_fresh = True  # whether batches may be left out before the next one
         _origin.note_data(self)
 
@@ -60,6 +62,10 @@ class Ordered:
 
     def next_batch(self) -> Any:
         """Returns the next batch, without regard to passes."""
+        raise NotImplementedError
+
+    def _reads(self):
+        """Returns what this process asked for of each remote source: its address, requests and bytes."""
         raise NotImplementedError
 
     @property

@@ -173,13 +173,18 @@ def is_in_job():
     return _connection._path is not None
 
 
+def has_reported():
+    """Reports whether this rank reports what it does."""
+    return _connection.has_reported
+
+
 def watching():
     """Returns what measures this rank's steps, if anything does."""
     return _connection.watch
 
 
 def say_measured(message):
-    """Reports a step that the script doesn't report."""
+    """Reports what the script doesn't report itself."""
     _connection.say(message)
     tell_durable()
 

@@ -93,7 +93,11 @@ class Rows(Ordered):
                 self._native.restore(before, True)
                 raise
             self._last = taken
+            self._meter.look()
             return batch
+
+    def _reads(self):
+        return [fetched.reads() for fetched in self._fetched]
 
     @property
     def samples(self) -> list[tuple[str, int, int]]:

@@ -165,6 +165,10 @@ class Tokens(Ordered):
     def _fill(self, *memory):
         with data_phase(self._native.is_here):
             self._native.fill(self._width, *memory)
+        self._meter.look()
+
+    def _reads(self):
+        return self._native.reads()
 
     def _next_packed(self, inputs, flat_inputs, give_inputs):
         labels, flat_labels, give_labels = self._memory()

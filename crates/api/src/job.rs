@@ -137,6 +137,9 @@ pub struct Job {
     pub plan: Option<AgainstPlan>,
     /// What it saved.
     pub checkpoints: Checkpoints,
+    /// What it asked for of remote datasets, as far as its ranks read them by Gangline's loader (measured).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dataset_reads: Vec<DatasetReads>,
     /// What it may cost and has, if it has a budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
@@ -229,6 +232,22 @@ pub struct Checkpoints {
     pub bytes: u64,
     /// The step of the last durable one.
     pub last_step: Option<u64>,
+}
+
+/// What a job asked for of a dataset (measured): billed requests, retries included, and the bytes that came. What was in
+/// the node's cache already isn't asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DatasetReads {
+    /// The dataset's address.
+    pub dataset: String,
+    /// Ranges of objects.
+    pub get: u64,
+    /// Looks at an object's state.
+    pub head: u64,
+    /// Pages of listings.
+    pub list: u64,
+    /// Bytes that were fetched.
+    pub bytes: u64,
 }
 
 /// One allocation of a job.

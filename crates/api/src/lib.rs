@@ -32,8 +32,8 @@ pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;
 pub use explain::{Blocker, Dependency, Explanation, FirstBy, HistoryLine, Placement};
 pub use job::{
-    Attempt, BucketLine, Checkpoints, Code, Diagnosis, Fault, Gang, Job, JobList, JobStanding, JobState, Point, Price,
-    Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,
+    Attempt, BucketLine, Checkpoints, Code, DatasetReads, Diagnosis, Fault, Gang, Job, JobList, JobStanding, JobState,
+    Point, Price, Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,
 };
 pub use metric::{
     LastValue, Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues, NodeMetricCurves,
@@ -44,8 +44,8 @@ pub use model::{
     ModelEvent, ModelList, ModelVersion, PromoteRequest, RegisterRequest, Registered, RunLineage, VerifiedRequest,
 };
 pub use node::{
-    Drain, GpuHours, Health, Node, NodeAgent, NodeAttempt, NodeDetail, NodeEvent, NodeList, NodeProblem, Queue,
-    QueueList, Slot,
+    CachedDataset, Drain, GpuHours, Health, Node, NodeAgent, NodeAttempt, NodeDetail, NodeEvent, NodeList, NodeProblem,
+    Queue, QueueList, Slot,
 };
 pub use plan::AgainstPlan;
 pub use schedule::{Schedule, ScheduleList, ScheduleRequest, ScheduleRun};

@@ -39,8 +39,22 @@ pub struct Node {
     pub memory_bytes: u64,
     /// For each accelerator-hour, in nano-dollars; absent if no price is configured.
     pub price_nano_dollars_per_hour: Option<i64>,
+    /// What its caches of remote datasets hold, most bytes first, as its jobs' supervisors reported it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cached_datasets: Vec<CachedDataset>,
     /// Its accelerators and who holds each.
     pub slots: Vec<Slot>,
+}
+
+/// What a node's cache holds of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CachedDataset {
+    /// The dataset's address.
+    pub dataset: String,
+    /// Bytes that are in the cache.
+    pub here_bytes: u64,
+    /// Bytes of the dataset.
+    pub bytes: u64,
 }
 
 /// A node, its agent's readings of the last hour, what went wrong on it, and who ran there.

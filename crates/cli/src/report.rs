@@ -89,6 +89,11 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     if let Some(folder) = job.checkpoint_path.as_ref().filter(|_| saved.count > 0) {
         writeln!(text, "               in {folder}")?;
     }
+    for reads in &job.dataset_reads {
+        let requests = reads.get + reads.head + reads.list;
+        let fetched = Bytes(reads.bytes);
+        writeln!(text, "  data         {fetched} of {} fetched by {requests} requests (measured)", reads.dataset)?;
+    }
     if let Some(metrics) = metrics(job) {
         writeln!(text, "  metrics      {metrics}")?;
     }

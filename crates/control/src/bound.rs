@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use gangline_base::Bucket;
 use gangline_execution::protocol::{
-    Diagnosis, Fault, FaultCause, NodeFinding, NodeState, Notice, Outcome, Rendezvous, Report, SAMPLES_PER_REPORT_MAX,
-    UsageReport,
+    CacheReport, CachedDataset, Diagnosis, Fault, FaultCause, NodeFinding, NodeState, Notice, Outcome, Rendezvous,
+    Report, SAMPLES_PER_REPORT_MAX, UsageReport,
 };
+use gangline_orchestration::CACHED_DATASETS_MAX;
 use gangline_store::model::cut;
 
 /// The longest text, such as a log line, a sentence or a notice.
@@ -21,6 +22,9 @@ const ADDRESS_BYTES_MAX: usize = 255;
 const FINDINGS_MAX: usize = 16;
 /// The most last lines of a fault, and the most lines of evidence.
 const LINES_MAX: usize = 10;
+/// The longest address of a dataset, and the most datasets that a report counts reads of.
+const DATASET_BYTES_MAX: usize = 1_024;
+const READS_MAX: usize = 64;
 /// The most ranks of a node; its job has fewer.
 const RANKS_MAX: usize = 1_024;
 /// Cuts a report to its limits. A report within its limits is unchanged.
@@ -47,6 +51,8 @@ pub(crate) fn bound(report: &mut Report) {
         samples,
         samples_from: _,
         silence: _,
+        cache,
+        dataset_reads,
     } = report;
     shorten(node);
     bound_state(state);
@@ -62,6 +68,13 @@ pub(crate) fn bound(report: &mut Report) {
     for NodeFinding { place, measured } in findings {
         [place, measured].into_iter().for_each(shorten);
     }
+    if let Some(CacheReport { folder, datasets }) = cache {
+        shorten(folder);
+        datasets.truncate(CACHED_DATASETS_MAX);
+        datasets.retain(|CachedDataset { dataset, here_bytes: _, bytes: _ }| dataset.len() <= DATASET_BYTES_MAX);
+    }
+    let reads = std::mem::take(dataset_reads).into_iter();
+    *dataset_reads = reads.filter(|(address, _)| address.len() <= DATASET_BYTES_MAX).take(READS_MAX).collect();
     samples.truncate(SAMPLES_PER_REPORT_MAX);
 }
 

@@ -5,19 +5,20 @@
 
 use gangline_base::{FaultCategory, Step, Timestamp};
 use gangline_execution::protocol::{
-    CheckpointReport, Diagnosis, Fault, FaultCause, Marks, NodeFinding, NodeState, Outcome, RankReport, Rendezvous,
-    Report, Sample, Silence, Work,
+    CheckpointReport, DatasetReads, Diagnosis, Fault, FaultCause, Marks, NodeFinding, NodeState, Outcome, RankReport,
+    Rendezvous, Report, Sample, Silence, Work,
 };
 use gangline_orchestration::{self as orchestration, BadSteps, ShareEnd};
 use gangline_store::model::{
-    CurvePoint, DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord, OutcomeRecord, RankRecord,
-    RendezvousRecord, ReportRecord, Reported, SavedRecord, ShareStateRecord, SilenceRecord, UsageRecord, WorkRecord,
+    CurvePoint, DatasetReadsRecord, DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord,
+    OutcomeRecord, RankRecord, RendezvousRecord, ReportRecord, Reported, SavedRecord, ShareStateRecord, SilenceRecord,
+    UsageRecord, WorkRecord,
 };
 
 /// A diagnosis with at least this confidence is acted on (docs/reference/diagnosis.md: "high").
 const SURE: f64 = 0.8;
 
-/// Converts a report. Its notice is acted on at once and isn't stored.
+/// Converts a report. Its notice and what it says of the node's cache are acted on at once and aren't stored.
 pub(crate) fn reported(report: Report) -> Reported {
     let Report {
         version: _,
@@ -41,6 +42,8 @@ pub(crate) fn reported(report: Report) -> Reported {
         samples,
         samples_from,
         silence,
+        cache: _,
+        dataset_reads,
     } = report;
     let report = ReportRecord {
         supervisor_pid,
@@ -59,8 +62,13 @@ pub(crate) fn reported(report: Report) -> Reported {
             .map(|NodeFinding { place, measured }| FindingRecord { place, measured })
             .collect(),
         silence: silence.map(|Silence { rank, silent_ms, limit_ms }| SilenceRecord { rank, silent_ms, limit_ms }),
+        dataset_reads: dataset_reads.into_iter().map(|(address, reads)| (address, reads_record(reads))).collect(),
     };
     Reported { attempt, node, report, points_from: samples_from, points: samples.into_iter().map(point).collect() }
+}
+
+fn reads_record(DatasetReads { get, head, list, bytes }: DatasetReads) -> DatasetReadsRecord {
+    DatasetReadsRecord { get, head, list, bytes }
 }
 
 fn state_record(state: NodeState) -> ShareStateRecord {

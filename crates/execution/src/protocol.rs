@@ -13,6 +13,7 @@
 
 pub mod agent;
 mod container;
+mod datasets;
 pub mod metrics;
 mod sample;
 
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use gangline_base::{Bucket, Buckets, GpuSeconds, Phase};
 
 pub use container::{ContainerSpec, VolumeSpec};
+pub use datasets::{CacheReport, CachedDataset, DatasetReads};
 pub use sample::{Sample, SampleMetric, Silence};
 
 /// The newest version; both sides send it. Version 2 added the epoch.
@@ -187,6 +189,12 @@ pub struct Report {
     /// The rank without progress that is nearest to being given up, if any has shown none for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silence: Option<Silence>,
+    /// What the cache of datasets that the ranks use holds, as it was last looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheReport>,
+    /// What the ranks asked for of each dataset, by its address, since the attempt started.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dataset_reads: BTreeMap<String, DatasetReads>,
     /// Samples, starting with number `samples_from`.
     pub samples: Vec<Sample>,
     /// The number of the first of `samples`. Numbers start at 0 in each attempt.

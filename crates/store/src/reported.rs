@@ -41,6 +41,22 @@ pub struct ReportRecord {
     /// The rank without progress that is nearest to being given up, if any has shown none for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silence: Option<SilenceRecord>,
+    /// What the ranks asked for of each dataset, by its address.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dataset_reads: BTreeMap<String, DatasetReadsRecord>,
+}
+
+/// What was asked for of a dataset: billed requests, retries included, and the bytes that came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetReadsRecord {
+    /// Ranges of objects.
+    pub get: u64,
+    /// Looks at an object's state.
+    pub head: u64,
+    /// Pages of listings.
+    pub list: u64,
+    /// Bytes that were fetched.
+    pub bytes: u64,
 }
 
 /// The state of a node's share of an attempt.

@@ -20,7 +20,7 @@ const EDGES: [(&str, &[&str]); 20] = [
     ("crates/objects", &["base"]),
     ("crates/storage", &["base", "compression", "objects"]),
     ("crates/data", &["base", "objects"]),
-    ("crates/execution", &["base", "accounting", "diagnosis", "storage", "telemetry"]),
+    ("crates/execution", &["base", "accounting", "data", "diagnosis", "storage", "telemetry"]),
     ("crates/telemetry", &["base"]),
     ("crates/tracking", &["base"]),
     ("crates/store", &["base", "accounting", "orchestration", "tracking", "objects"]),

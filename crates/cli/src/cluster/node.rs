@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use gangline_api as api;
+use gangline_base::Bytes;
 use gangline_telemetry::collectors::{Unit, metric_named};
 
 use super::{nodes_table, reasons};
@@ -49,6 +50,13 @@ fn told(detail: &api::NodeDetail) -> String {
         let since = output::time(problem.since);
         // Writing to a String can't fail.
         let _ = writeln!(text, "{kind}: {}: {} (since {since})", problem.place, problem.measured);
+    }
+    if !detail.node.cached_datasets.is_empty() {
+        let row = |held: &api::CachedDataset| {
+            vec![held.dataset.clone(), Bytes(held.here_bytes).to_string(), Bytes(held.bytes).to_string()]
+        };
+        text += "\ndatasets in its caches:\n";
+        text += &output::table(&["DATASET", ">HERE", ">OF"], detail.node.cached_datasets.iter().map(row).collect());
     }
     if !detail.readings.is_empty() {
         text += "\nlast hour (measured):\n";

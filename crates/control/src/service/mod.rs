@@ -17,6 +17,7 @@ mod clock;
 mod code;
 mod configure;
 mod contacts;
+mod dataset_caches;
 mod epoch;
 mod findings;
 mod handle;

@@ -35,12 +35,30 @@ impl Actor {
                 cpus: capacity.cpus,
                 memory_bytes: capacity.memory.0,
                 price_nano_dollars_per_hour: config.and_then(|c| c.price_per_hour).map(|price| price.nano_dollars()),
+                cached_datasets: self.cached_datasets(node.id),
                 slots: (0..capacity.accelerators)
                     .map(|device| api::Slot { device, job: holders.get(&(node.id, device)).map(JobId::to_string) })
                     .collect(),
             }
         });
         api::NodeList { nodes: nodes.collect() }
+    }
+
+    /// Returns what the node's caches hold of each dataset, most bytes first; of several caches, the one with most of it.
+    fn cached_datasets(&self, node: NodeId) -> Vec<api::CachedDataset> {
+        let mut most: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for held in self.engine.node_caches(node).iter().flat_map(|cache| &cache.datasets) {
+            let known = most.entry(&held.dataset).or_default();
+            *known = (*known).max((held.here.0, held.total.0));
+        }
+        let dataset = |(dataset, (here_bytes, bytes)): (&str, (u64, u64))| api::CachedDataset {
+            dataset: dataset.to_owned(),
+            here_bytes,
+            bytes,
+        };
+        let mut all: Vec<api::CachedDataset> = most.into_iter().map(dataset).collect();
+        all.sort_by(|one, other| other.here_bytes.cmp(&one.here_bytes).then_with(|| one.dataset.cmp(&other.dataset)));
+        all
     }
 
     /// Returns the node's recent faults as a score: each fault counts less the older it is.

@@ -123,6 +123,7 @@ impl Actor {
         let place = node.and_then(|node| Some((node, current?.share_index(node)?)));
         let (Some((node, index)), Some(name)) = (place, name) else { return said.stale() };
         let findings = self.new_findings((job, index), &report);
+        let cache = report.cache.take();
         let Some(samples) = self.records.get_mut(&job).and_then(|record| record.take_report(index, reported(report)))
         else {
             return said.stale();
@@ -136,6 +137,7 @@ impl Actor {
             self.commit_checkpoint(now, job, event, batch);
         }
         self.take_findings(now, (job, node), &findings, batch);
+        self.take_cache(now, node, cache, batch);
         self.follow_share(now, (job, attempt, node), &said.state, batch);
         self.take_notice(now, (job, node), said.notice.as_ref(), batch);
         Orders { report_within_ms: u64::try_from(within.as_millis()).ok(), ..self.orders((job, attempt, index), &said) }

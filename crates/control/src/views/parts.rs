@@ -1,8 +1,10 @@
 //! Converts the parts of a job's record into the API's types.
 
-use gangline_api::{AgainstPlan, Checkpoints, Gang, JobState, Progress};
+use gangline_api::{AgainstPlan, Checkpoints, DatasetReads, Gang, JobState, Progress};
 
-use gangline_store::model::{CheckpointsRecord, FaultCauseRecord, GangRecord, JobRecord, ProgressRecord, StateRecord};
+use gangline_store::model::{
+    CheckpointsRecord, DatasetReadsRecord, FaultCauseRecord, GangRecord, JobRecord, ProgressRecord, StateRecord,
+};
 
 pub(crate) fn state(state: StateRecord) -> JobState {
     match state {
@@ -43,6 +45,13 @@ pub(super) fn plan(record: &JobRecord) -> Option<AgainstPlan> {
     let accelerators = shares.into_iter().flatten().map(|share| share.devices.len()).sum();
     let plan = AgainstPlan::of(planned.tokens_per_second(), planned.mfu());
     Some(plan.with_rate(record.progress.tokens_per_second, accelerators))
+}
+
+/// Returns what the job asked for of datasets.
+pub(super) fn dataset_reads(record: &JobRecord) -> Vec<DatasetReads> {
+    let reads =
+        |(dataset, DatasetReadsRecord { get, head, list, bytes })| DatasetReads { dataset, get, head, list, bytes };
+    record.dataset_reads().into_iter().map(reads).collect()
 }
 
 pub(super) fn checkpoints(checkpoints: CheckpointsRecord) -> Checkpoints {

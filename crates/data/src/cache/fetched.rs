@@ -62,6 +62,12 @@ impl Fetched {
         &self.path
     }
 
+    /// Its address, without what is secret in it.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.place.address()
+    }
+
     /// Bytes of the dataset.
     #[must_use]
     pub fn bytes(&self) -> u64 {

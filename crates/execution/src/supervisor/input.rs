@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::stacks::Stacks;
 use crate::health::Finding;
-use crate::protocol::{Orders, Rendezvous};
+use crate::protocol::{CacheReport, Orders, Rendezvous};
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
 use crate::shim::{RankEnd, ShimCommand, ShimEvent};
 
@@ -45,6 +45,8 @@ pub(super) enum Input {
     Notice(String),
     /// Checks of the node returned these findings.
     Checked(Vec<Finding>),
+    /// What the cache of datasets holds has changed.
+    Cached(CacheReport),
     /// After the end of the ranks no process of theirs is left.
     Cleared,
     /// These processes of the ranks are still there long after they were killed.

@@ -13,6 +13,7 @@ mod clearing;
 mod contact;
 mod container;
 mod courier;
+mod dataset_cache;
 mod diagnosis;
 mod divergence;
 mod ending;

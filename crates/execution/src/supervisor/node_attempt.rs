@@ -16,8 +16,8 @@ use super::rank::{self, EndCause, Ending, Life, Rank};
 use super::readings::Readings;
 use super::standstill::Standstill;
 use crate::protocol::{
-    CheckpointReport, Fault, FaultCause, Marks, NodeFinding, Notice, Orders, Outcome, Rendezvous, Sample, StopOrder,
-    SupervisorSpec,
+    CacheReport, CheckpointReport, Fault, FaultCause, Marks, NodeFinding, Notice, Orders, Outcome, Rendezvous, Sample,
+    StopOrder, SupervisorSpec,
 };
 use crate::rank_protocol::{CheckpointSaved, LOSS, RankMessage, RankOrder};
 use crate::shim::{RankEnd, ShimEvent};
@@ -86,6 +86,8 @@ pub(super) struct NodeAttempt {
     pub(super) notice: Option<Notice>,
     /// Faults of the node itself that checks found.
     pub(super) findings: Vec<NodeFinding>,
+    /// What the cache of datasets holds, as it was last looked at.
+    pub(super) cache: Option<CacheReport>,
     pub(super) has_news: bool,
 }
 
@@ -123,6 +125,7 @@ impl NodeAttempt {
             is_terminated: false,
             notice: None,
             findings: Vec::new(),
+            cache: None,
             has_news: true,
             spec,
         }
@@ -150,6 +153,7 @@ impl NodeAttempt {
             Input::Worked(local, time) => self.on_rank(local, |rank| rank.progress.worked(time)),
             Input::Notice(text) => self.noticed(now, text),
             Input::Checked(findings) => self.checked(findings),
+            Input::Cached(cache) => self.cached(cache),
             Input::Terminated => {
                 self.is_terminated = true;
                 self.stop_in_order(now, UNORDERED_GRACE, "the supervisor was told to terminate")
@@ -395,15 +399,6 @@ impl NodeAttempt {
             self.checkpoint_bytes = self.checkpoint_bytes.saturating_add(saved.bytes.0);
             self.has_news = true;
         }
-    }
-
-    /// Passes the notice on. The control plane decides what follows: it knows when to save, and where else
-    /// there is room.
-    fn noticed(&mut self, now: Timestamp, text: String) -> Vec<Action> {
-        tracing::warn!(notice = text.trim(), "this machine is about to go");
-        self.notice = Some(Notice { text, seen_at: now.unix_nanos() });
-        self.has_news = true;
-        Vec::new()
     }
 
     fn ordered(&mut self, now: Timestamp, orders: &Orders) -> Vec<Action> {

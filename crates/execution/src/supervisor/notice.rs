@@ -12,9 +12,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gangline_base::Timestamp;
 use tokio::sync::mpsc::Sender;
 
-use super::input::Input;
+use super::input::{Action, Input};
+use super::node_attempt::NodeAttempt;
+use crate::protocol::Notice;
 
 /// Polling interval. The shortest notice is 30 s.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -128,6 +131,17 @@ pub(super) fn watch(source: &str, inputs: Sender<Input>) -> io::Result<()> {
         }
     };
     std::thread::Builder::new().name("notice".to_owned()).spawn(watch).map(drop)
+}
+
+impl NodeAttempt {
+    /// Passes the notice on. The control plane decides what follows: it knows when to save, and where else
+    /// there is room.
+    pub(super) fn noticed(&mut self, now: Timestamp, text: String) -> Vec<Action> {
+        tracing::warn!(notice = text.trim(), "this machine is about to go");
+        self.notice = Some(Notice { text, seen_at: now.unix_nanos() });
+        self.has_news = true;
+        Vec::new()
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use super::checkup::Checkup;
 use super::clearing;
 use super::contact::{Answer, Contact};
 use super::courier::{Courier, Posted};
+use super::dataset_cache::CacheWatch;
 use super::environment::{self, RankPlace};
 use super::frames;
 use super::input::{Action, Input, Kept};
@@ -73,6 +74,7 @@ struct Shell {
     courier: Courier,
     inputs: Sender<Input>,
     checkup: Checkup,
+    caches: CacheWatch,
     /// Keeps the offered port from others until the ranks start.
     reserved_port: Option<TcpListener>,
     /// The remaining processes of the ranks are being killed.
@@ -104,6 +106,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         contact,
         courier,
         checkup: Checkup::new(&spec.folder, &options),
+        caches: CacheWatch::start(&spec, &options.environment, inputs.clone()),
         inputs: inputs.clone(),
         reserved_port,
         is_clearing: false,
@@ -424,6 +427,7 @@ impl Shell {
             let seen = self.checkup.seen();
             self.node_attempt.diagnose(&self.shims.log_folder(), &seen);
             self.node_attempt.checked(seen.findings);
+            self.caches.last_look().into_iter().for_each(|cache| drop(self.node_attempt.cached(cache)));
         }
         let report = self.node_attempt.report(now);
         match ending::record(&self.spec.folder, &report) {

@@ -425,6 +425,8 @@ pub(crate) fn running(spec: &SupervisorSpec) -> Report {
         notice: None,
         findings: Vec::new(),
         silence: None,
+        cache: None,
+        dataset_reads: std::collections::BTreeMap::new(),
         samples: Vec::new(),
         samples_from: 0,
     }

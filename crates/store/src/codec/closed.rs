@@ -2,13 +2,14 @@
 //! control plane's own, and the engine doesn't see it. The ledger and a job's record are derived from it and
 //! from the decisions alone.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use gangline_base::{AttemptNumber, JobId, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{VERSION_CLOSED, encode};
-use crate::reported::{FaultRecord, SavedRecord, ShareStateRecord, UnixNanos, UsageRecord};
+use crate::reported::{DatasetReadsRecord, FaultRecord, SavedRecord, ShareStateRecord, UnixNanos, UsageRecord};
 
 /// The most shares in one entry; a larger attempt has several entries, each far below the largest record.
 const SHARES_MAX: usize = 512;
@@ -67,6 +68,9 @@ pub struct ClosedReport {
     pub checkpoint: Option<SavedRecord>,
     /// The number of checkpoints and their bytes.
     pub checkpoints: (u32, u64),
+    /// What the ranks asked for of each dataset, by its address.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dataset_reads: BTreeMap<String, DatasetReadsRecord>,
 }
 
 /// A job's progress at the end of one of its attempts.
@@ -140,6 +144,7 @@ mod tests {
             marks: [Some(1_700_000_001_000_000_000), None, None, Some(1_700_000_002_000_000_000)],
             checkpoint: Some(SavedRecord { step: 5, bytes: 1 << 30, at: 1_700_000_005_000_000_000 }),
             checkpoints: (3, 3 << 30),
+            dataset_reads: BTreeMap::new(),
         };
         ClosedShare { price: Some(Money::from_nano_dollars(2_500_000_000)), samples: 12, report: Some(report) }
     }

@@ -87,6 +87,7 @@ fn closed_share(share: &ShareRecord) -> ClosedShare {
             marks: [ranks_started, restore_began, restore_ended, first_step],
             checkpoint: report.checkpoint,
             checkpoints: (report.checkpoints, report.checkpoint_bytes),
+            dataset_reads: report.dataset_reads.clone(),
         }
     });
     ClosedShare { price: share.price, samples: share.samples_stored, report }
@@ -127,5 +128,6 @@ fn opened_report(closed: ClosedReport) -> ReportRecord {
         rendezvous: None,
         findings: Vec::new(),
         silence: None,
+        dataset_reads: closed.dataset_reads,
     }
 }

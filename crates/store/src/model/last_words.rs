@@ -1,11 +1,13 @@
 //! The part of a share's last report that is kept after its attempt: what the API still shows, and what
 //! bookings and recoveries need. A whole report has much more on each rank, and a job keeps many attempts.
 
+use std::collections::BTreeMap;
+
 use gangline_base::Phase;
 use serde::{Deserialize, Serialize};
 
 use super::record::ShareRecord;
-use crate::reported::{MarksRecord, ReportRecord, ShareStateRecord, UnixNanos, UsageRecord};
+use crate::reported::{DatasetReadsRecord, MarksRecord, ReportRecord, ShareStateRecord, UnixNanos, UsageRecord};
 
 /// The stored part of a last report; see the module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,6 +22,8 @@ pub struct LastWords {
     marks: MarksRecord,
     checkpoints: u32,
     checkpoint_bytes: u64,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    dataset_reads: BTreeMap<String, DatasetReadsRecord>,
 }
 
 /// A rank's number, process, phase and step.
@@ -42,6 +46,7 @@ impl From<ReportRecord> for LastWords {
             marks: report.marks,
             checkpoints: report.checkpoints,
             checkpoint_bytes: report.checkpoint_bytes,
+            dataset_reads: report.dataset_reads,
         }
     }
 }
@@ -79,6 +84,12 @@ impl ShareRecord {
             Some(ranks) => ranks.iter().map(|rank| (rank.rank, rank.pid, rank.phase, rank.step)).collect(),
             None => self.last.as_ref().map(|last| last.ranks.clone()).unwrap_or_default(),
         }
+    }
+
+    /// Returns what the ranks asked for of each dataset.
+    pub(super) fn dataset_reads(&self) -> impl Iterator<Item = (&String, &DatasetReadsRecord)> {
+        let last = self.last.as_ref().map(|last| &last.dataset_reads);
+        self.report.as_ref().map(|report| &report.dataset_reads).or(last).into_iter().flatten()
     }
 
     /// Returns the reported device time, and the time from which it counts.

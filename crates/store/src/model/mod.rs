@@ -15,6 +15,7 @@ pub(crate) mod capacity;
 mod closing;
 pub(crate) mod curve;
 mod cut;
+mod dataset_reads;
 mod last_words;
 pub(crate) mod ledger;
 mod packed;
@@ -32,8 +33,9 @@ mod sweep;
 mod wanted;
 
 pub use crate::reported::{
-    DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord, OutcomeRecord, RankRecord,
-    RendezvousRecord, ReportRecord, SavedRecord, ShareStateRecord, SilenceRecord, UnixNanos, UsageRecord, WorkRecord,
+    DatasetReadsRecord, DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord, OutcomeRecord,
+    RankRecord, RendezvousRecord, ReportRecord, SavedRecord, ShareStateRecord, SilenceRecord, UnixNanos, UsageRecord,
+    WorkRecord,
 };
 pub use account::{Account, Usage};
 pub(crate) use account::{stored_account, write_account};

@@ -1,6 +1,6 @@
 //! The control plane's record of a job: a document in the table `jobs`, version 1.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gangline_base::{JobId, JobSpec, Money, NodeId, Timestamp};
@@ -15,7 +15,7 @@ use super::retention::RemovedRecord;
 use super::straggler::StragglerRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
 use crate::codec::{PinV1, SpecV1};
-use crate::reported::{FaultCauseRecord, FaultRecord, ReportRecord};
+use crate::reported::{DatasetReadsRecord, FaultCauseRecord, FaultRecord, ReportRecord};
 
 /// The document's version.
 const VERSION: u32 = 1;
@@ -76,6 +76,9 @@ pub struct JobRecord {
     pub checkpoints: CheckpointsRecord,
     /// Checkpoints saved by ended attempts.
     pub checkpoints_before: CheckpointsRecord,
+    /// What attempts that aren't in the document any more asked for of datasets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dataset_reads_before: BTreeMap<String, DatasetReadsRecord>,
     /// The attempts that are kept in the document, oldest first.
     pub attempts: Vec<AttemptRecord>,
     /// What happened, oldest first, each with a sentence.
@@ -190,6 +193,7 @@ impl JobRecord {
             high_water_step: 0,
             checkpoints: CheckpointsRecord::default(),
             checkpoints_before: CheckpointsRecord::default(),
+            dataset_reads_before: BTreeMap::new(),
             attempts: Vec::new(),
             history: vec![(now, submission(spec))],
             budget: spec.budget.map(|limit| BudgetRecord { limit, ..BudgetRecord::default() }),
@@ -296,6 +300,7 @@ impl JobRecord {
             stragglers: Vec::new(),
         });
         let excess = excess_attempts(&self.attempts);
+        self.keep_reads_of(excess);
         self.attempts.drain(..excess);
     }
 

@@ -3,6 +3,7 @@
 
 mod bills;
 mod curves;
+mod dataset_caches;
 mod disk;
 mod ends;
 mod epoch;

@@ -106,7 +106,7 @@ impl Chaos {
         match &supervisor.report.state {
             NodeState::Ended { .. } => {}
             _ if self.below(ends) == 0 => drop(supervisor.ends(now, outcome)),
-            _ => drop(supervisor.runs(now).steps(now, step).worked(step * 300_000_000)),
+            _ => drop(supervisor.runs(now).steps(now, step).worked(step * 300_000_000).read(step)),
         }
         let orders = supervisor.tell(&mut self.world);
         if orders.stop.is_some() && !matches!(supervisor.report.state, NodeState::Ended { .. }) {

@@ -2,8 +2,8 @@
 
 use gangline_base::{Bucket, Timestamp};
 use gangline_execution::protocol::{
-    CheckpointReport, Fault, FaultCause, Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report,
-    Sample, SampleMetric, SupervisorSpec, UsageReport, Work,
+    CacheReport, CachedDataset, CheckpointReport, DatasetReads, Fault, FaultCause, Marks, NodeState, Orders, Outcome,
+    PROTOCOL_VERSION, RankReport, Report, Sample, SampleMetric, SupervisorSpec, UsageReport, Work,
 };
 
 use super::World;
@@ -61,6 +61,8 @@ impl Supervisor {
             notice: None,
             findings: Vec::new(),
             silence: None,
+            cache: None,
+            dataset_reads: std::collections::BTreeMap::new(),
             samples: Vec::new(),
             samples_from: 0,
         };
@@ -106,6 +108,16 @@ impl Supervisor {
     /// Adds `nanos` nano-GPU-seconds of useful work.
     pub(super) fn worked(&mut self, nanos: u64) -> &mut Self {
         self.report.usage.0.insert(BUSY.name().to_owned(), nanos);
+        self
+    }
+
+    /// Has asked for so many ranges of a dataset, of which the node's cache holds as many bytes.
+    pub(super) fn read(&mut self, get: u64) -> &mut Self {
+        let (dataset, here_bytes) = ("s3://bucket/c4".to_owned(), get);
+        let reads = DatasetReads { get, head: 1, list: 1, bytes: here_bytes };
+        self.report.dataset_reads = [(dataset.clone(), reads)].into();
+        let datasets = vec![CachedDataset { dataset, here_bytes, bytes: 1 << 30 }];
+        self.report.cache = Some(CacheReport { folder: "/cache".to_owned(), datasets });
         self
     }
 

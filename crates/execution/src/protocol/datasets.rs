@@ -1,0 +1,66 @@
+//! What supervisors say of datasets: what the node's cache holds, and what the ranks asked the datasets' stores for.
+
+use serde::{Deserialize, Serialize};
+
+/// The cache of datasets that the job's ranks use on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheReport {
+    /// Its folder, which tells it from the node's other caches.
+    pub folder: String,
+    /// What it holds, most bytes first.
+    pub datasets: Vec<CachedDataset>,
+}
+
+/// What a cache holds of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedDataset {
+    /// The dataset's address.
+    pub dataset: String,
+    /// Bytes that are in the cache.
+    pub here_bytes: u64,
+    /// Bytes of the dataset.
+    pub bytes: u64,
+}
+
+/// What was asked for of a dataset: billed requests, retries included, and the bytes that came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetReads {
+    /// Ranges of objects.
+    #[serde(default)]
+    pub get: u64,
+    /// Looks at an object's state.
+    #[serde(default)]
+    pub head: u64,
+    /// Pages of listings.
+    #[serde(default)]
+    pub list: u64,
+    /// Bytes that were fetched. What the cache held already isn't among them.
+    #[serde(default)]
+    pub bytes: u64,
+}
+
+impl DatasetReads {
+    /// Returns the sums.
+    #[must_use]
+    pub fn and(self, other: DatasetReads) -> DatasetReads {
+        let DatasetReads { get, head, list, bytes } = other;
+        DatasetReads {
+            get: self.get.saturating_add(get),
+            head: self.head.saturating_add(head),
+            list: self.list.saturating_add(list),
+            bytes: self.bytes.saturating_add(bytes),
+        }
+    }
+
+    /// Returns the larger of each figure.
+    #[must_use]
+    pub fn or_more(self, other: DatasetReads) -> DatasetReads {
+        let DatasetReads { get, head, list, bytes } = other;
+        DatasetReads {
+            get: self.get.max(get),
+            head: self.head.max(head),
+            list: self.list.max(list),
+            bytes: self.bytes.max(bytes),
+        }
+    }
+}
