@@ -200,7 +200,6 @@ impl Copy {
         self.ranges.remove(range)?;
         let file = File::options().write(true).open(&self.path).map_err(Error::io("open", &self.path))?;
         file.write_all_at(&body, start).map_err(Error::io("write", &self.path))?;
-        self.fetched.fetch_add(body.len() as u64, Ordering::Relaxed);
         let sums: Vec<u64> = body.chunks(BLOCK_BYTES).map(xxh3_64).collect();
         self.ranges.add(range, u64::from(tries), &sums)
     }
@@ -211,10 +210,12 @@ impl Copy {
 
     fn get(&self, bytes: Range<u64>) -> Result<(Vec<u8>, u32), Error> {
         let Item { name, url, tag, .. } = &self.item;
-        self.place.link.get_of(name, bytes, &Tag(tag.clone())).map_err(|error| match error {
+        let got = self.place.link.get_of(name, bytes, &Tag(tag.clone())).map_err(|error| match error {
             gangline_objects::Error::Changed { .. } => Error::Changed { path: url.into(), opened: self.item.bytes },
             error => failed(url, error),
-        })
+        })?;
+        self.fetched.fetch_add(got.0.len() as u64, Ordering::Relaxed);
+        Ok(got)
     }
 
     /// The sum of the states of the ranges of these bytes, which have been verified. States only grow, so a sum stays as it is

@@ -175,12 +175,17 @@ pub(super) fn variable(name: &str) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::BadValue, format!("{} is not a variable's name", shown(name)))
             .hint("use letters, digits and '_', and start with a letter"));
     }
-    if RESERVED.contains(&name) || name.starts_with("GANGLINE_") || name.starts_with("TORCHELASTIC_") {
+    let is_ours = name.starts_with("GANGLINE_") && !THE_JOBS_OWN.contains(&name);
+    if RESERVED.contains(&name) || is_ours || name.starts_with("TORCHELASTIC_") {
         return Err(Refusal::new(Code::BadValue, format!("{} is set by gangline for every rank", shown(name)))
             .hint("leave it out"));
     }
     Ok(())
 }
+
+/// Variables of ours that a job may set: where its data and its saves are kept on the node, and whether its stacks are looked at.
+const THE_JOBS_OWN: [&str; 4] =
+    ["GANGLINE_DATA_CACHE", "GANGLINE_DATA_CACHE_LIMIT", "GANGLINE_STACKS", "GANGLINE_STAGING_DIR"];
 
 /// Variables that the supervisor sets for every rank (design, "what a rank sees"); OMP_NUM_THREADS may be the
 /// user's.

@@ -21,7 +21,7 @@ spares: 2
 datasets: [c4, s3://bucket/pile, c4]
 resources: {accelerators: "H100:8", cpus: 32, memory: 256GiB, pool: evaluation}
 workdir: ../data
-envs: {LR: 3e-4, DEBUG: true, EMPTY: "", COUNT: 007}
+envs: {LR: 3e-4, DEBUG: true, EMPTY: "", COUNT: 007, GANGLINE_STAGING_DIR: ""}
 setup: pip install -r requirements.txt
 run: |
   python train.py
@@ -58,7 +58,7 @@ fn every_key_reaches_the_specification() {
         ("/work/project/../data", "python train.py\necho done\n")
     );
     assert_eq!(job.program.setup.as_deref(), Some("pip install -r requirements.txt"));
-    let envs = [("LR", "3e-4"), ("DEBUG", "true"), ("EMPTY", ""), ("COUNT", "007")];
+    let envs = [("LR", "3e-4"), ("DEBUG", "true"), ("EMPTY", ""), ("COUNT", "007"), ("GANGLINE_STAGING_DIR", "")];
     assert_eq!(job.program.envs, BTreeMap::from(envs.map(|(name, text)| (name.to_owned(), text.to_owned()))));
     assert_eq!(job.checkpoint.path.as_deref(), Some("/work/project/ckpt/llama-8b-sft"));
     assert_eq!(job.checkpoint.grace, Duration::from_secs(90));
