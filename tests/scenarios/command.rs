@@ -187,11 +187,7 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         }
         "undrain" => Command::Undrain { node: words.name("a node")? },
         "cached" => Command::Cached { node: words.name("a node")?, held: words.held()? },
-        "rejoin" => {
-            let node = words.name("a node")?;
-            let capacity = if words.words.is_empty() { None } else { Some(words.capacity()?) };
-            Command::Rejoin { node, capacity }
-        }
+        "rejoin" => Command::Rejoin { node: words.name("a node")?, capacity: words.new_capacity()? },
         "restart" => Command::Restart {
             losing: words.after("losing")?.map_or(Ok(0), number)?,
             after: words.after("after")?.map_or(Ok(Duration::ZERO), duration)?,
@@ -324,6 +320,11 @@ impl<'a> Words<'a> {
 
     fn memory(&mut self, default: Bytes) -> Result<Bytes, String> {
         self.option("memory").map_or(Ok(default), |text| text.parse().map_err(|e| format!("{e}")))
+    }
+
+    /// A capacity, if there is one.
+    fn new_capacity(&mut self) -> Result<Option<NodeCapacity>, String> {
+        if self.words.is_empty() { Ok(None) } else { self.capacity().map(Some) }
     }
 
     /// Names with bytes: all that is left of the line.

@@ -11,6 +11,7 @@ use gangline_objects::Requests;
 
 use super::copy::Copy;
 use super::datasets;
+use super::looks;
 use super::place::{Item, Place};
 use super::uses::{Near, Uses};
 use super::{Cache, SETS};
@@ -37,7 +38,7 @@ impl std::fmt::Debug for Fetched {
 
 pub(super) fn find(cache: &Cache, url: &str) -> Result<Fetched, Error> {
     let place = Arc::new(Place::open(url, &cache.options.settings)?);
-    let items = place.items()?;
+    let items = looks::items(cache, &place)?;
     let bytes = items.iter().map(|item| item.bytes).sum();
     let fetched = Arc::new(AtomicU64::new(0));
     let open = |item: &Item| Copy::open(cache, &place, item.clone(), &fetched);

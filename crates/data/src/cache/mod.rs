@@ -11,6 +11,7 @@ mod copy;
 mod datasets;
 mod fetched;
 mod locks;
+mod looks;
 mod place;
 mod record;
 mod room;
@@ -59,6 +60,8 @@ const SETS: &str = "sets";
 const DATASETS: &str = "datasets";
 /// The folder of blocks whose checksums were wrong.
 const QUARANTINE: &str = "quarantine";
+/// The folder of what a job's ranks saw of a dataset's objects.
+const LOOKS: &str = "looks";
 /// The folder of files that are locked for ranges.
 const LOCKS: &str = "locks";
 /// The folder in which programs say what they use next.
@@ -112,7 +115,7 @@ impl Cache {
     /// # Errors
     /// When they can't be made.
     pub fn open(options: CacheOptions) -> Result<Cache, Error> {
-        for name in [OBJECTS, SETS, DATASETS, QUARANTINE, LOCKS, USES] {
+        for name in [OBJECTS, SETS, DATASETS, QUARANTINE, LOOKS, LOCKS, USES] {
             let folder = options.root.join(name);
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("make", &folder))?;
         }

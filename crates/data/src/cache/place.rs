@@ -57,6 +57,16 @@ impl Place {
         Ok(Place { link: Link::new(remote, policy), folder, endpoint, object })
     }
 
+    /// Whether a look at it is a billed request, and not one at a folder of this node.
+    pub(super) fn is_billed(&self) -> bool {
+        !self.folder.starts_with("file://")
+    }
+
+    /// What tells the place from others: its server and the dataset's address.
+    pub(super) fn identity(&self) -> String {
+        format!("{}\n{}", self.endpoint, self.address())
+    }
+
     /// The dataset's address, without what is secret in it.
     pub(super) fn address(&self) -> String {
         self.object.as_ref().map_or_else(|| self.folder.clone(), |name| self.url(name))
@@ -139,7 +149,7 @@ impl Place {
         format!("{}/{name}", self.folder)
     }
 
-    fn item(&self, name: &str, tag: String, bytes: u64) -> Item {
+    pub(super) fn item(&self, name: &str, tag: String, bytes: u64) -> Item {
         let url = self.url(name);
         let hash = blake3::hash(format!("2\n{}\n{url}\n{tag:?}\n{bytes}", self.endpoint).as_bytes());
         Item { name: name.to_owned(), url, tag, bytes, key: hash.to_hex()[..32].to_owned() }

@@ -22,7 +22,9 @@ fn cached(world: &mut World, node: &str) -> Vec<(String, u64)> {
 #[test]
 fn a_job_goes_to_the_node_whose_cache_holds_most_of_its_data_also_after_a_restart() {
     let mut world = World::new(&[("n1", 1), ("n2", 1), ("n3", 1)]);
-    (0..3).for_each(|_| drop(world.submit(spec("a", 1, 1))));
+    for _ in 0..3 {
+        world.submit(spec("a", 1, 1));
+    }
     let now = world.now;
     let mut supervisors: Vec<Supervisor> = world.launch().iter().map(|spec| Supervisor::new(spec, now)).collect();
     for supervisor in &mut supervisors {
