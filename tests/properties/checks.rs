@@ -66,6 +66,7 @@ fn is_true(shadow: &Shadow, now: Timestamp, id: JobId, blocker: &Blocker) -> boo
         | Blocker::GpuHours { .. }
         | Blocker::Parallel { .. }
         | Blocker::Held
+        | Blocker::OverBudget(_)
         | Blocker::After { .. } => false,
         Blocker::Behind { job: first, because, starts_by } => {
             let place_of = |id: &JobId| shadow.queue().iter().position(|other| other == id);

@@ -102,7 +102,11 @@ impl Shadow {
             | Event::SweepCancelRequested { .. }
             | Event::MetricReported { .. }
             | Event::ChangeRequested { .. } => Some(Refused::Sweep),
-            Event::Configured(_) | Event::IdsSkipped { .. } | Event::EpochBegan { .. } | Event::TimePassed => None,
+            Event::Configured(_)
+            | Event::BudgetsSpent(_)
+            | Event::IdsSkipped { .. }
+            | Event::EpochBegan { .. }
+            | Event::TimePassed => None,
         }
     }
 

@@ -130,7 +130,7 @@ impl Shadow {
             // These worlds have no rule by which nodes are suspect, and so nobody leaves one.
             Event::Configured(_) | Event::NodeFaulty { .. } | Event::StragglerFound { .. } => {}
             Event::SweepSubmitted(_) | Event::SweepCancelRequested { .. } | Event::MetricReported { .. } => {}
-            Event::ChangeRequested { .. } | Event::DatasetsCached { .. } => {}
+            Event::ChangeRequested { .. } | Event::DatasetsCached { .. } | Event::BudgetsSpent(_) => {}
             Event::IdsSkipped { .. } | Event::EpochBegan { .. } | Event::TimePassed => {}
         }
     }

@@ -244,4 +244,6 @@ pub struct BudgetStanding {
     pub forecast_share: f64,
     /// Device time without a price, which is not in what was spent.
     pub unpriced_gpu_seconds: f64,
+    /// What follows once it is spent: `alert`, or `hold` (jobs of it that haven't begun wait as well).
+    pub when_spent: String,
 }

@@ -61,6 +61,15 @@ pub struct HistoryLine {
 pub enum Blocker {
     /// A user holds it.
     Held,
+    /// A budget that counts it is spent (`when_spent = "hold"`), and it hasn't begun.
+    OverBudget {
+        /// The budget.
+        budget: String,
+        /// Its money for a period, in nano-dollars.
+        limit_nano_dollars: i64,
+        /// When the period ends.
+        until: Time,
+    },
     /// It comes after jobs that haven't ended.
     After {
         /// These jobs, at most 16.

@@ -16,7 +16,8 @@ use gangline_control::service::{OnJournalFailure, Options, Service, StartError, 
 use gangline_execution::endpoint::publish;
 use gangline_execution::timeouts::Timeouts;
 use gangline_server::{
-    self as server, Agents, App, AtHand, Doors, LINK_TIME_MAX, Socket, Templates, Visits, alerts as alerting, schedules,
+    self as server, Agents, App, AtHand, Doors, LINK_TIME_MAX, Socket, Templates, Visits, alerts as alerting, budgets,
+    schedules,
 };
 use gangline_specs::config::Config;
 use gangline_store::db::{self, Sequence};
@@ -110,6 +111,7 @@ pub(crate) struct Running {
     service: Service,
     beside: Beside,
     alerts: Option<alerting::Service>,
+    budgets: budgets::Service,
     reloading: Reloading,
     _agent: Option<OwnAgent>,
     stop_http: oneshot::Sender<()>,
@@ -184,9 +186,8 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     };
     // The port comes before the journal: whoever holds the folder keeps its endpoint file.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let bound = runtime.block_on(bind(&listening));
-    let listener =
-        bound.map_err(|error| listen_failure(&journal_folder, options.journal, listening.address, &error))?;
+    let refused = |error| listen_failure(&journal_folder, options.journal, listening.address, &error);
+    let listener = runtime.block_on(bind(&listening)).map_err(refused)?;
     let (port, user) = (listener.local_addr()?.port(), options.user.clone());
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
     let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
@@ -198,6 +199,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let reloading = Reloading::of(reload::reader(folder.clone(), args.config.clone(), config), &service);
     let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &beside.series());
+    let watch = budgets::Service::start(&budgets, service.handle(), service.views(), output::now)?;
     let app = App {
         handle: service.handle(),
         views: service.views(),
@@ -220,7 +222,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     };
     let (stop_http, http) = spawn_server(runtime, doors, app)?;
     let agent = OwnAgent::start(&folder, &names, args.agent_every)?;
-    Ok(Running { url, visits, service, beside, alerts, reloading, _agent: agent, stop_http, http })
+    Ok(Running { url, visits, service, beside, alerts, budgets: watch, reloading, _agent: agent, stop_http, http })
 }
 
 /// Opens the secrets of a data folder.
@@ -297,6 +299,7 @@ impl Running {
         if !matches!(self.http.join(), Ok(Ok(()))) {
             output::tell("the server had ended with an error");
         }
+        self.budgets.stop();
         self.alerts.into_iter().for_each(alerting::Service::stop);
         self.service.stop();
         self.beside.stop();

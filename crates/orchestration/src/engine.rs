@@ -18,7 +18,7 @@ use crate::placement::{AdvanceReservation, Caches, Leads, NodeCache, NodeStatus,
 use crate::queueing::{Ageing, Estimates, OverLimit, QueueIndex, QueueStanding, Queues};
 use crate::recovery::Spares;
 use crate::sweep::Sweeps;
-use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal, placement};
+use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal, SpentBudget, placement};
 
 /// The engine's limits. What was admitted stays even if a limit is lowered later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,8 @@ pub struct Engine {
     pub(crate) queues: Queues,
     /// Waiting jobs that may not start, outside of their queues.
     pub(crate) held_back: HeldBack,
+    /// The budgets that are spent.
+    pub(crate) spent_budgets: Vec<SpentBudget>,
     /// Who has waited how long, if the configuration has ageing.
     pub(crate) ageing: Ageing,
     /// The jobs that have waited longest, as of the last pass.
@@ -121,6 +123,7 @@ impl Engine {
             configuration: Configuration::default(),
             queues: Queues::new(Configuration::default().queueing()),
             held_back: HeldBack::default(),
+            spent_budgets: Vec::new(),
             ageing: Ageing::default(),
             leads: Leads::default(),
             outlook: Outlook::default(),
@@ -299,6 +302,7 @@ impl Engine {
                 if status == NodeStatus::Lost { Err(Refusal::LostNode(*node)) } else { Ok(()) }
             }
             Event::Configured(configuration) => Ok(configuration.check()?),
+            Event::BudgetsSpent(_) => Ok(()),
             Event::JobSubmitted(spec) => self.admit_job(spec),
             Event::SweepSubmitted(sweep) => self.admit_sweep(sweep),
             Event::SweepCancelRequested { sweep, .. } => {

@@ -9,7 +9,7 @@ use gangline_base::{
     Timestamp,
 };
 
-use crate::{Configuration, Decision, ExternalUsage, JobChange, NodeCache, NodeSpec};
+use crate::{Configuration, Decision, ExternalUsage, JobChange, NodeCache, NodeSpec, SpentBudget};
 
 /// Something that happened outside the engine. Events are only facts; the engine decides how to react.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub enum Event {
         /// The cache, with all that it holds.
         cache: NodeCache,
     },
+    /// These budgets are spent, and no others: jobs of theirs that haven't begun don't start.
+    BudgetsSpent(Vec<SpentBudget>),
     /// A rank of a job has been slower than its peers for a while because of its own work. A job that asked
     /// for straggler eviction leaves the node.
     StragglerFound {

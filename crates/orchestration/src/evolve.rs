@@ -55,6 +55,7 @@ impl Engine {
             }
             Event::NodeFaulty { node } => self.cluster.count_fault(now, *node, FaultCategory::Hardware),
             Event::DatasetsCached { node, cache } => self.caches.report(*node, cache.clone()),
+            Event::BudgetsSpent(spent) => self.evolve_spent_budgets(now, spent),
             Event::StragglerFound { job, node, .. } => self.evict_straggler(now, *job, *node),
             Event::Configured(configuration) => self.configure(now, configuration),
             Event::JobSubmitted(spec) => self.enqueue_new(now, spec.clone(), None),
@@ -171,7 +172,8 @@ impl Engine {
         let turn = self.turn_from(now, &spec);
         // The control plane has settled the dependencies on jobs that had ended.
         let after = spec.after.iter().filter(|it| self.jobs.contains_key(&it.job)).copied().collect();
-        let job = Job { turn, sweep, after, ..Job::submitted(id, spec, now) };
+        let mut job = Job { turn, sweep, after, ..Job::submitted(id, spec, now) };
+        job.over_budget = self.over_budget(&job);
         self.sweeps.joined(sweep);
         self.loads.job_came(&job, sweep.is_none());
         self.folders.came(id, &job.spec.checkpoint);

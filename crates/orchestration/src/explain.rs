@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::job::Job;
 use crate::reasons::{Candidate, Reasons};
 use crate::recovery::SparePool;
-use crate::{DomainFit, Event, HourQuota, Refusal, Share};
+use crate::{DomainFit, Event, HourQuota, OverBudget, Refusal, Share};
 
 /// The most dependencies named in one explanation.
 const DEPENDENCIES_NAMED_MAX: usize = 16;
@@ -50,6 +50,8 @@ pub struct Overdue {
 pub enum Blocker {
     /// A user holds it.
     Held,
+    /// A budget of its queue or user is spent.
+    OverBudget(OverBudget),
     /// It comes after jobs that haven't ended.
     After {
         /// These jobs, at most 16.
@@ -178,6 +180,12 @@ impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Blocker::Held => f.write_str("a user holds it; it may start once it is released"),
+            Blocker::OverBudget(OverBudget { budget, limit, .. }) => {
+                write!(
+                    f,
+                    "the budget \"{budget}\" of {limit} is spent; it may start in the next period, or once it is released"
+                )
+            }
             Blocker::After { dependencies, more } => waits_for_ends(f, dependencies, *more),
             Blocker::BackingOff { .. } => f.write_str("it ended without progress and pauses before its next attempt"),
             Blocker::Quota { queue, kind, wanted, held, limit } => {

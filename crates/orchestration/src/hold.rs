@@ -1,5 +1,5 @@
-//! Changes that users make to waiting jobs, and jobs that are held back: by a user, or because they come
-//! after jobs that haven't ended.
+//! Changes that users make to waiting jobs, and jobs that are held back: by a user, because they come
+//! after jobs that haven't ended, or because a budget is spent.
 //!
 //! A job that is held back waits outside of its queue, so no scheduling rule sees it. When it may start, it
 //! joins its queue with the turn of a job submitted then: holding a job wins it no place. Cycles can't arise,
@@ -12,6 +12,7 @@ use gangline_base::{Bytes, DEPENDENCIES_MAX, Dependency, JobId, JobSpec, Timesta
 
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
+use crate::spent_budget::{OverBudget, SpentBudget};
 use crate::{Blocker, JobChange, Refusal};
 
 impl JobChange {
@@ -20,7 +21,7 @@ impl JobChange {
     pub fn changes(&self, job: &Job) -> bool {
         match self {
             JobChange::Hold => !job.is_held,
-            JobChange::Release => job.is_held,
+            JobChange::Release => job.is_held || job.over_budget.is_some(),
             JobChange::Queue(queue) => *queue != job.spec.queue,
             JobChange::Priority(priority) => *priority != job.spec.priority,
             JobChange::TimeLimit(limit) => *limit != job.spec.time_limit,
@@ -30,7 +31,10 @@ impl JobChange {
     fn apply(&self, job: &mut Job) {
         match self {
             JobChange::Hold => job.is_held = true,
-            JobChange::Release => job.is_held = false,
+            JobChange::Release => {
+                job.is_held = false;
+                job.is_exempt |= job.over_budget.take().is_some();
+            }
             _ => self.apply_to(Arc::make_mut(&mut job.spec)),
         }
     }
@@ -40,12 +44,13 @@ impl Job {
     /// Reports whether it waits outside of its queue and may not start.
     #[must_use]
     pub fn is_held_back(&self) -> bool {
-        self.is_held || !self.after.is_empty() || self.broken.is_some()
+        self.is_held || !self.after.is_empty() || self.broken.is_some() || self.over_budget.is_some()
     }
 
     /// Returns what holds it back, if anything does.
     pub(crate) fn held_back_by(&self) -> Option<Blocker> {
-        if self.is_held { Some(Blocker::Held) } else { Blocker::after(&self.after) }
+        let over_budget = || Some(Blocker::OverBudget(self.over_budget.clone()?));
+        if self.is_held { Some(Blocker::Held) } else { Blocker::after(&self.after).or_else(over_budget) }
     }
 }
 
@@ -107,11 +112,20 @@ impl Engine {
 
     /// Changes a waiting job; does nothing to a job that holds devices.
     pub(crate) fn evolve_changes(&mut self, now: Timestamp, id: JobId, changes: &[JobChange]) {
+        self.reconsider(now, id, |engine, job| {
+            changes.iter().for_each(|change| change.apply(job));
+            job.over_budget = engine.over_budget(job);
+        });
+    }
+
+    /// Changes a waiting job, which leaves its queue or joins it if the change holds it back or lets it go; does nothing to a
+    /// job that holds devices.
+    pub(crate) fn reconsider(&mut self, now: Timestamp, id: JobId, change: impl FnOnce(&Engine, &mut Job)) {
         let Some(mut job) = self.jobs.get(&id).filter(|job| job.attempt().is_none()).cloned() else { return };
         self.leave_line(&job);
         self.loads.job_went(&job, self.sweeps.has_own_spec(&job));
         let was_held_back = job.is_held_back();
-        changes.iter().for_each(|change| change.apply(&mut job));
+        change(self, &mut job);
         if job.is_held_back() {
             (job.claim, job.kept) = (None, None);
             self.claimants.remove(&id);
@@ -155,5 +169,31 @@ impl Engine {
     /// Returns the turn of a job that joins its queue now.
     pub(crate) fn turn_from(&self, now: Timestamp, spec: &JobSpec) -> Timestamp {
         self.configuration.order.turn(now, spec, self.estimates.expect(spec))
+    }
+}
+
+impl Engine {
+    /// Returns the budgets that are spent, as the control plane last said.
+    #[must_use]
+    pub fn spent_budgets(&self) -> &[SpentBudget] {
+        &self.spent_budgets
+    }
+
+    /// Returns the budget that keeps a job from starting, if it hasn't begun; of several, the one whose period ends last.
+    pub(crate) fn over_budget(&self, job: &Job) -> Option<OverBudget> {
+        let is_stopped = job.attempts == 0 && !job.is_exempt;
+        let counting = self.spent_budgets.iter().filter(|budget| is_stopped && budget.counts(&job.spec));
+        let SpentBudget { name, limit, until, .. } = counting.max_by_key(|budget| budget.until)?.clone();
+        Some(OverBudget { budget: name, limit, until })
+    }
+
+    /// Holds back the jobs of budgets that are spent, and lets those go that none holds any more.
+    pub(crate) fn evolve_spent_budgets(&mut self, now: Timestamp, spent: &[SpentBudget]) {
+        self.spent_budgets = spent.to_vec();
+        let waiting = self.jobs.values().filter(|job| job.attempt().is_none());
+        let changed = waiting.filter(|job| job.over_budget != self.over_budget(job));
+        for id in changed.map(|job| job.id).collect::<Vec<JobId>>() {
+            self.reconsider(now, id, |engine, job| job.over_budget = engine.over_budget(job));
+        }
     }
 }

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{Dependency, EndCondition, JobId, JobSpec, Priority, Submitter};
+use gangline_base::{Dependency, EndCondition, JobId, JobSpec, Money, Priority, Submitter, Timestamp};
 
 use crate::fixture::Dice;
 use crate::sweep_tests::{World, placed, spec};
-use crate::{Blocker, Decision, Event, Fate, FaultCause, JobChange, Refusal, ShareEnd};
+use crate::{Blocker, BudgetScope, Decision, Event, Fate, FaultCause, JobChange, Refusal, ShareEnd, SpentBudget};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -45,6 +45,36 @@ fn a_held_job_lets_others_pass_and_starts_once_it_is_released() {
     assert_eq!(placed(&world.end(JobId(1), &ShareEnd::Succeeded)), [3]);
     assert_eq!(placed(&world.end(JobId(3), &ShareEnd::Succeeded)), [] as [u64; 0], "nothing starts a held job");
     assert_eq!(placed(&change(&mut world, 2, vec![JobChange::Release]).expect("it waits")), [2]);
+    world.check_replay();
+}
+
+/// A budget of everything, or of a user.
+fn spent(user: Option<&str>) -> SpentBudget {
+    let scope = user.map_or(BudgetScope::Everything, |user| BudgetScope::User(Submitter(user.to_owned())));
+    let limit = Money::from_nano_dollars(5_000_000_000);
+    SpentBudget { name: "month".to_owned(), scope, limit, until: Timestamp::EPOCH + 1_000 * SECOND }
+}
+
+#[test]
+fn of_a_spent_budget_nothing_begins_and_what_has_begun_goes_on() {
+    let mut world = busy();
+    submit(&mut world, spec(1, 1));
+    world.apply(Event::BudgetsSpent(vec![spent(None)])).expect("it is taken");
+    submit(&mut world, spec(1, 1));
+    for waiting in [2, 3] {
+        assert!(matches!(blocker(&world, waiting), Blocker::OverBudget(over) if over.budget == "month"), "{waiting}");
+    }
+    let fault = ShareEnd::fault(FaultCause::Exit(1), world.now);
+    world.end(JobId(1), &fault);
+    world.pass(60 * SECOND);
+    assert!(world.engine.job(JobId(1)).is_some_and(|job| job.attempts == 2), "it had begun");
+    assert_eq!(placed(&world.end(JobId(1), &ShareEnd::Succeeded)), [] as [u64; 0]);
+    // A release exempts one job, also from budgets that are spent later.
+    assert_eq!(placed(&change(&mut world, 3, vec![JobChange::Release]).expect("it waits")), [3]);
+    assert_eq!(placed(&world.end(JobId(3), &ShareEnd::Succeeded)), [] as [u64; 0]);
+    world.apply(Event::BudgetsSpent(vec![spent(None), spent(Some("bob"))])).expect("it is taken");
+    assert!(matches!(blocker(&world, 2), Blocker::OverBudget(_)));
+    assert_eq!(placed(&world.apply(Event::BudgetsSpent(vec![spent(Some("bob"))])).expect("it is taken")), [2]);
     world.check_replay();
 }
 
@@ -199,8 +229,13 @@ fn random_histories_forget_no_job() {
 fn step(world: &mut World, dice: &mut Dice) {
     let newest = world.engine.next_job_id().0;
     let job = JobId(1 + u64::from(dice.below(12)) + newest.saturating_sub(12));
-    match dice.below(6) {
+    match dice.below(7) {
         0 => drop(world.apply(Event::JobSubmitted(Arc::new(spec(1 + dice.below(2), 1 + dice.below(2)))))),
+        6 => {
+            let budgets = [vec![], vec![spent(None)], vec![spent(Some("bob"))]];
+            let which = usize::try_from(dice.below(3)).expect("small");
+            drop(world.apply(Event::BudgetsSpent(budgets[which].clone())));
+        }
         1 => {
             let condition = EndCondition::ALL[usize::try_from(dice.below(3)).expect("small")];
             drop(world.apply(Event::JobSubmitted(Arc::new(after(job.0, condition)))));
@@ -229,6 +264,7 @@ fn step(world: &mut World, dice: &mut Dice) {
 
 /// Releases every job and ends what runs until nothing is left.
 fn finish(world: &mut World) {
+    world.apply(Event::BudgetsSpent(Vec::new())).expect("it is taken");
     for _ in 0..500 {
         let held = world.engine.jobs().find(|job| job.is_held && job.attempt().is_none()).map(|job| job.id);
         if let Some(job) = held {

@@ -13,7 +13,7 @@ use gangline_base::{
 use crate::claim::Claim;
 use crate::cost::{RestartCosts, since_durable, victim_cost};
 use crate::queueing::{QueueKey, Run};
-use crate::{Account, FaultCause, Pace, ShareEnd, StopReason};
+use crate::{Account, FaultCause, OverBudget, Pace, ShareEnd, StopReason};
 
 /// A live job: waiting or allocated. Jobs leave the engine when they end; their history is in the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +65,10 @@ pub struct Job {
     pub is_cancelled: bool,
     /// Whether a user holds it, so that it may not start until it is released.
     pub is_held: bool,
+    /// The budget that keeps it from starting, if one does.
+    pub over_budget: Option<OverBudget>,
+    /// Whether a user let it start though a budget was spent.
+    pub is_exempt: bool,
     /// The jobs that still have to end before it may start.
     pub after: BTreeSet<Dependency>,
     /// A job that ended otherwise than this one needs, which therefore never starts.
@@ -116,6 +120,8 @@ impl Job {
             rollback: None,
             is_cancelled: false,
             is_held: false,
+            over_budget: None,
+            is_exempt: false,
             after: BTreeSet::new(),
             broken: None,
             sweep: None,

@@ -44,6 +44,7 @@ mod refusal;
 #[cfg(test)]
 mod replay_tests;
 mod snapshot;
+mod spent_budget;
 mod sweep;
 #[cfg(test)]
 mod sweep_tests;
@@ -74,4 +75,5 @@ pub use recovery::{
 };
 pub use refusal::{DomainFit, Fit, Refusal};
 pub use snapshot::Snapshot;
+pub use spent_budget::{BudgetScope, OverBudget, SpentBudget};
 pub use sweep::{MissedRung, SWEEP_JOBS_MAX, Sweep};

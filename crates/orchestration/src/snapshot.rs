@@ -8,7 +8,7 @@ use crate::engine::{Engine, Limits};
 use crate::job::{Job, JobState, gang_of};
 use crate::placement::{Caches, NodeCache, NodeCondition, latest_end_of};
 use crate::queueing::{Estimates, History, Kin, Queues, held_by};
-use crate::{Configuration, HoursUsed, LossHistory, NodeSpec, Refusal, Share, Sweep, Usages};
+use crate::{Configuration, HoursUsed, LossHistory, NodeSpec, Refusal, Share, SpentBudget, Sweep, Usages};
 
 /// Everything a new engine needs to continue from this state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct Snapshot {
     pub datasets: Vec<(NodeId, Vec<String>)>,
     /// What the caches of datasets on each node hold.
     pub caches: Vec<(NodeId, Vec<NodeCache>)>,
+    /// The budgets that are spent.
+    pub spent_budgets: Vec<SpentBudget>,
     /// How many nodes were lost over which node-time.
     pub losses: LossHistory,
 }
@@ -62,6 +64,7 @@ impl Engine {
             histories: self.estimates.histories(),
             datasets: self.caches.all(),
             caches: self.caches.all_held(),
+            spent_budgets: self.spent_budgets.clone(),
             losses: self.spares.history.clone(),
         }
     }
@@ -97,6 +100,7 @@ impl Engine {
             engine.sweeps.insert(sweep);
         }
         engine.spares.history = snapshot.losses;
+        engine.spent_budgets = snapshot.spent_budgets;
         engine.caches = Caches::restore(snapshot.datasets, snapshot.caches);
         for job in jobs.values() {
             engine.spares.note(job);

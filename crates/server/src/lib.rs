@@ -10,6 +10,7 @@ mod at_hand;
 mod auth;
 mod basic;
 mod body;
+pub mod budgets;
 mod cost;
 mod crowd;
 mod dcgm;

@@ -2,6 +2,7 @@
 
 use crate::fixtures::gangline;
 use crate::fixtures::product::{Product, SMALL};
+use crate::fixtures::wait_for;
 
 fn sweep(rates: &str, rules: &str, options: &str) -> String {
     format!(
@@ -65,4 +66,43 @@ fn a_budget_that_pays_for_no_start_is_refused_and_another_is_counted() {
     assert!(done["budget"]["spent_nano_dollars"].as_i64() > Some(10_000), "{done:#}");
     let text = product.run(&["show", &job]);
     assert!(text.stdout.contains("of $1.00 spent (estimated, by list prices)"), "{}", text.stdout);
+}
+
+fn is_over(product: &Product, job: &str) -> bool {
+    product.json(&["explain", job])["blocker"]["is"] == "over_budget"
+}
+
+#[test]
+fn once_a_budget_is_spent_no_job_of_it_begins_unless_it_is_released() {
+    // A slot costs four cents an hour, so a tenth of a second spends it.
+    let budget = "[[budget]]\nname = \"tiny\"\nusd = \"0.000001\"\nper = \"month\"\nwhen_spent = \"hold\"\n";
+    let mut product = Product::down(&["a=cpu:1"]);
+    let config = product.job_file("gangline.toml", budget);
+    product.option("--config", &config);
+    product.start();
+    let first = product.submit("name: first\nrun: exec sleep 60\n");
+    product.wait_state(&first, "running");
+    let held = || {
+        Some(product.json(&["cost", "budgets"])).filter(|list| list["budgets"][0]["spent_share"].as_f64() > Some(1.0))
+    };
+    wait_for("the budget to be spent", held);
+    // The control plane looks every few seconds. A job that comes before still waits for the slot.
+    let second = product.submit("name: second\nrun: exit 0\n");
+    let third = product.submit("name: third\nrun: exit 0\n");
+    wait_for("the budget to hold them", || (is_over(&product, &second) && is_over(&product, &third)).then_some(()));
+    assert_eq!(product.job(&first)["state"], "running", "what has begun goes on");
+    let explained = product.run(&["explain", &second]).stdout;
+    assert!(explained.contains("the budget \"tiny\" of $0.00000100 is spent"), "{explained}");
+    let file = product.job_file("fourth.yaml", "name: fourth\nrun: exit 0\n");
+    let tried = product.run(&["submit", "--dry-run", &file]).stdout;
+    assert!(tried.contains("the budget \"tiny\""), "{tried}");
+    product.run(&["cancel", &first]);
+    product.wait_state(&first, "cancelled");
+    product.kill_control_plane();
+    product.start();
+    assert!(is_over(&product, &second) && product.job(&third)["attempts"].as_array().is_some_and(Vec::is_empty));
+    assert_eq!(product.run(&["release", &third]).code, 0);
+    product.wait_state(&third, "succeeded");
+    assert!(is_over(&product, &second), "a release exempts one job");
+    assert!(product.run(&["cost", "budgets"]).stdout.contains("hold"));
 }

@@ -17,7 +17,7 @@ pub(super) fn run(client: &Client, is_json: bool) -> Result<(), Failure> {
         output::tell("there are no budgets: write [[budget]] into the configuration (docs/reference/configuration.md)");
         return Ok(());
     }
-    let headings = ["BUDGET", "OF", "PER", ">LIMIT", ">SPENT", ">OF IT", ">FORECAST", ">OF IT", "UNTIL"];
+    let headings = ["BUDGET", "OF", "PER", ">LIMIT", ">SPENT", ">OF IT", ">FORECAST", ">OF IT", "UNTIL", "WHEN SPENT"];
     output::print(&output::table(&headings, list.budgets.iter().map(row).collect()))?;
     tell_unpriced(list.budgets.iter().map(|budget| budget.unpriced_gpu_seconds).fold(0.0, f64::max));
     Ok(())
@@ -35,5 +35,6 @@ fn row(budget: &api::BudgetStanding) -> Vec<String> {
         Money::from_nano_dollars(budget.forecast_nano_dollars).to_string(),
         share(budget.forecast_share),
         output::time(budget.until),
+        budget.when_spent.clone(),
     ]
 }

@@ -173,6 +173,10 @@ impl Actor {
                 let taken = self.agent_found(now, &node, &finding, batch);
                 Self::answer_query(batch, reply, taken);
             }
+            Request::BudgetsSpent { spent, reply } => {
+                let taken = self.budgets_spent(now, spent, batch);
+                Self::answer_query(batch, reply, taken);
+            }
             Request::Configure { sharing, reply } => {
                 self.change(batch, key, reply, |actor, batch| actor.configure(now, *sharing, batch));
             }

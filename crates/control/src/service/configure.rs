@@ -1,9 +1,9 @@
-//! The configuration is read again while the control plane runs.
+//! What the control plane's own parts tell the service: the configuration that was read again, and budgets that are spent.
 
 use std::sync::Arc;
 
 use gangline_base::Timestamp;
-use gangline_orchestration::{Configuration, Event};
+use gangline_orchestration::{Configuration, Event, SpentBudget};
 use tracing::info;
 
 use super::Error;
@@ -11,6 +11,21 @@ use super::actor::Actor;
 use super::batch::Batch;
 
 impl Actor {
+    /// Tells the engine which budgets are spent, if that has changed.
+    pub(super) fn budgets_spent(
+        &mut self,
+        now: Timestamp,
+        spent: Vec<SpentBudget>,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        if spent == self.engine.spent_budgets() {
+            return Ok(());
+        }
+        let names: Vec<&str> = spent.iter().map(|budget| budget.name.as_str()).collect();
+        info!(?names, "budgets that are spent, of which no job begins");
+        self.apply(now, Event::BudgetsSpent(spent), batch).map(drop).map_err(Error::from)
+    }
+
     /// Replaces the rules by which the cluster is shared, and returns the names of those that changed. Prices stay as
     /// they were at the start: they belong to nodes, and a budget and a bill have to agree on them.
     ///

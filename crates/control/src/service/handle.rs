@@ -4,7 +4,7 @@ use gangline_api as api;
 use gangline_base::{Bytes, EmailAddress, JobId, JobSpec, NodeName, Principal, Submitter, SweepId, SweepSpec};
 use gangline_execution::launcher::SurveyedNode;
 use gangline_execution::protocol::{NodeFinding, Orders, Report, SupervisorSpec};
-use gangline_orchestration::{Configuration, Fate, JobChange, Refusal};
+use gangline_orchestration::{Configuration, Fate, JobChange, Refusal, SpentBudget};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
@@ -191,6 +191,10 @@ pub(super) enum Request {
         finding: NodeFinding,
         reply: Reply<()>,
     },
+    BudgetsSpent {
+        spent: Vec<SpentBudget>,
+        reply: Reply<()>,
+    },
     Explain {
         job: JobId,
         reply: Reply<api::Explanation>,
@@ -349,6 +353,11 @@ impl Handle {
     /// Takes in a fault that a node's agent found, whose token the caller has checked.
     pub async fn agent_found(&self, node: NodeName, finding: NodeFinding) -> Result<(), Error> {
         self.ask(|reply| Request::AgentFound { node, finding, reply }).await
+    }
+
+    /// Says which budgets are spent whose jobs then don't begin.
+    pub async fn budgets_spent(&self, spent: Vec<SpentBudget>) -> Result<(), Error> {
+        self.ask(|reply| Request::BudgetsSpent { spent, reply }).await
     }
 
     /// Replaces the rules by which the cluster is shared, and returns the names of those that changed.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gangline_api::{self as api, Time};
 use gangline_base::{GpuSeconds, JobId, JobSpec, NodeId, QueueName, SweepSpec, Timestamp};
-use gangline_orchestration::{Blocker, DryRun, Explanation, HourQuota, Job, Share};
+use gangline_orchestration::{Blocker, DryRun, Explanation, HourQuota, Job, OverBudget, Share};
 
 use super::Error;
 use super::actor::Actor;
@@ -146,6 +146,11 @@ fn hours_spent(queue: &QueueName, used: GpuSeconds, quota: HourQuota, until: Tim
     }
 }
 
+fn over_budget(OverBudget { budget, limit, until }: &OverBudget) -> api::Blocker {
+    let (budget, limit_nano_dollars) = (budget.clone(), limit.nano_dollars());
+    api::Blocker::OverBudget { budget, limit_nano_dollars, until: Time(*until) }
+}
+
 fn blocker_to_api(blocker: &Blocker) -> api::Blocker {
     let names = |names: &[gangline_base::NodeName]| names.iter().map(ToString::to_string).collect();
     match blocker {
@@ -153,6 +158,7 @@ fn blocker_to_api(blocker: &Blocker) -> api::Blocker {
             api::Blocker::Claimed { victims: victims.iter().map(JobId::to_string).collect(), until: Time(*until) }
         }
         Blocker::Held => api::Blocker::Held,
+        Blocker::OverBudget(over) => over_budget(over),
         Blocker::After { dependencies, more } => api::Blocker::After {
             jobs: dependencies
                 .iter()

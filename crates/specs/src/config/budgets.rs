@@ -1,5 +1,5 @@
-//! Budgets of the configuration, `[[budget]]`: how much money jobs may use in each calendar period before somebody is told. A
-//! budget stops nothing; a queue's `gpu_hours` and a job's own `budget` do.
+//! Budgets of the configuration, `[[budget]]`: how much money jobs may use in each calendar period before somebody is told, or
+//! before no further job begins (`when_spent`).
 
 use std::collections::BTreeSet;
 
@@ -23,6 +23,8 @@ pub struct Budget {
     pub limit: Money,
     /// The period, in UTC.
     pub per: Period,
+    /// Whether jobs of it that haven't begun wait once it is spent.
+    pub holds: bool,
 }
 
 /// Whose jobs count for a budget.
@@ -49,6 +51,16 @@ pub(super) struct BudgetV1 {
     user: Option<String>,
     usd: String,
     per: PeriodV1,
+    #[serde(default)]
+    when_spent: WhenSpentV1,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum WhenSpentV1 {
+    #[default]
+    Alert,
+    Hold,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -100,7 +112,8 @@ impl BudgetV1 {
             (None, Some(user)) => BudgetOf::User(user),
             (Some(_), Some(_)) => return Err("it names a queue and a user: write one of them".to_owned()),
         };
-        Ok(Budget { name: self.name, of, limit, per: self.per.into() })
+        let holds = self.when_spent == WhenSpentV1::Hold;
+        Ok(Budget { name: self.name, of, limit, per: self.per.into(), holds })
     }
 }
 
@@ -138,6 +151,9 @@ mod tests {
         };
         assert_eq!(all.iter().map(QueueName::as_str).collect::<Vec<_>>(), ["llm", "nlp", "research"]);
         assert_eq!(limit.to_string(), "$5000.00");
+        assert!(!budgets[0].holds);
+        let held = Config::parse(&format!("{text}\nwhen_spent = 'hold'")).expect("a sound file").budgets;
+        assert!(held[0].holds);
     }
 
     #[test]
@@ -152,5 +168,6 @@ mod tests {
         assert!(refused(&format!("{whole}queue = 'ghosts'")).ends_with("there is no queue \"ghosts\""));
         assert!(refused(&format!("{whole}queue = 'prod'\nuser = 'ada'")).contains("a queue and a user"));
         assert!(refused(&whole.replace("'day'", "'year'")).contains("month"));
+        assert!(refused(&format!("{whole}when_spent = 'stop'")).contains("hold"));
     }
 }

@@ -12,6 +12,7 @@ use gangline_orchestration::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::budget::SpentBudgetV1;
 use super::caches::NodeCacheV1;
 use super::capacity::CapacityChanged;
 use super::cause::CauseV1;
@@ -51,6 +52,7 @@ pub(super) enum EntryV1 {
     NodeFaulty {
         node: NodeId,
     },
+    BudgetsSpent(Vec<SpentBudgetV1>),
     DatasetsCached {
         node: NodeId,
         cache: NodeCacheV1,
@@ -286,6 +288,7 @@ pub(super) fn event_to_disk(event: &Event) -> EntryV1 {
         Event::DrainCancelled { node } => EntryV1::DrainCancelled { node },
         Event::NodeObserved { node, outside } => EntryV1::NodeObserved { node, outside: outside.into() },
         Event::NodeFaulty { node } => EntryV1::NodeFaulty { node },
+        Event::BudgetsSpent(spent) => EntryV1::BudgetsSpent(spent.into_iter().map(Into::into).collect()),
         Event::DatasetsCached { node, cache } => EntryV1::DatasetsCached { node, cache: cache.into() },
         Event::StragglerFound { job, attempt, node } => EntryV1::StragglerFound { job, attempt, node },
         Event::Configured(configuration) => EntryV1::Configured(ConfigurationV1::from(&*configuration)),
@@ -332,6 +335,7 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::DrainCancelled { node } => Event::DrainCancelled { node },
         EntryV1::NodeObserved { node, outside } => Event::NodeObserved { node, outside: outside.into() },
         EntryV1::NodeFaulty { node } => Event::NodeFaulty { node },
+        EntryV1::BudgetsSpent(spent) => Event::BudgetsSpent(spent.into_iter().map(Into::into).collect()),
         EntryV1::DatasetsCached { node, cache } => Event::DatasetsCached { node, cache: cache.into() },
         EntryV1::StragglerFound { job, attempt, node } => Event::StragglerFound { job, attempt, node },
         EntryV1::Configured(configuration) => Event::Configured(Arc::new(configuration.into())),

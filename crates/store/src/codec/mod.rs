@@ -12,6 +12,7 @@
 //! These types mirror the engine's and don't have to change with them: a new version adds a type and a
 //! conversion, and old records stay readable. Field names are part of the format.
 
+mod budget;
 mod caches;
 mod capacity;
 mod cause;

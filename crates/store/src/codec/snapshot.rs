@@ -11,6 +11,7 @@ use gangline_orchestration::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::budget::{OverBudgetV1, SpentBudgetV1};
 use super::caches::NodeCacheV1;
 use super::change::DependencyV1;
 use super::claim::ClaimV1;
@@ -60,6 +61,8 @@ struct SnapshotV1 {
     /// What the caches of datasets on each node hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     caches: Vec<(NodeId, Vec<NodeCacheV1>)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    spent_budgets: Vec<SpentBudgetV1>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -106,6 +109,10 @@ struct JobV1 {
     is_cancelled: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_held: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    over_budget: Option<OverBudgetV1>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_exempt: bool,
     /// The dependencies that aren't met yet.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     after: BTreeSet<DependencyV1>,
@@ -172,6 +179,7 @@ pub fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         losses: Some((&snapshot.losses).into()),
         datasets: snapshot.datasets.clone(),
         caches: snapshot.caches.iter().map(caches_to_disk).collect(),
+        spent_budgets: snapshot.spent_budgets.iter().cloned().map(Into::into).collect(),
     };
     encode(if shared.is_empty() { VERSION } else { VERSION_SHARED }, body)
 }
@@ -208,6 +216,7 @@ pub fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         losses: snapshot.losses.map_or(new, Into::into),
         datasets: snapshot.datasets,
         caches: snapshot.caches.into_iter().map(caches_from_disk).collect(),
+        spent_budgets: snapshot.spent_budgets.into_iter().map(Into::into).collect(),
     })
 }
 
@@ -251,6 +260,8 @@ impl JobV1 {
             rollback: job.rollback.map(RollbackV1::from),
             is_cancelled: job.is_cancelled,
             is_held: job.is_held,
+            over_budget: job.over_budget.clone().map(OverBudgetV1::from),
+            is_exempt: job.is_exempt,
             after: job.after.iter().copied().map(DependencyV1::from).collect(),
             broken: job.broken.map(DependencyV1::from),
             sweep: job.sweep,
@@ -298,6 +309,8 @@ impl JobV1 {
             rollback: job.rollback.map(Into::into),
             is_cancelled: job.is_cancelled,
             is_held: job.is_held,
+            over_budget: job.over_budget.map(Into::into),
+            is_exempt: job.is_exempt,
             after: job.after.into_iter().map(Into::into).collect(),
             broken: job.broken.map(Into::into),
             sweep: job.sweep,

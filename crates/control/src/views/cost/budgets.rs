@@ -51,6 +51,7 @@ impl Views {
             forecast_nano_dollars: forecast.nano_dollars(),
             forecast_share: dollars(forecast) / dollars(budget.limit),
             unpriced_gpu_seconds: unpriced,
+            when_spent: if budget.holds { "hold" } else { "alert" }.to_owned(),
         })
     }
 

@@ -311,6 +311,7 @@ impl Examples {
         ];
         if self.has_network {
             events.push(Event::DatasetsCached { node, cache: self.node_cache() });
+            events.push(Event::BudgetsSpent(self.spent_budgets()));
         }
         events.extend(self.ends().into_iter().map(|end| Event::ShareEnded { job, attempt, node, end }));
         let decisions = self.decisions();
@@ -441,6 +442,8 @@ impl Examples {
             rollback: self.maybe(Self::rollback),
             is_cancelled: self.below(2) == 0,
             is_held: self.below(2) == 0,
+            over_budget: if self.has_network { self.maybe(Self::over_budget) } else { None },
+            is_exempt: self.has_network && self.below(2) == 0,
             after: (0..self.below(3)).map(|_| self.dependency()).collect(),
             broken: self.maybe(Self::dependency),
             sweep: self.maybe(|random| SweepId(JobId(random.large()))),
@@ -483,6 +486,7 @@ impl Examples {
             histories: vec![self.history(), self.history()],
             losses: self.losses(),
             datasets: vec![(NodeId(3), self.datasets())].into_iter().filter(|(_, names)| !names.is_empty()).collect(),
+            spent_budgets: self.spent_budgets(),
             caches: if self.has_network { vec![(NodeId(3), vec![self.node_cache()])] } else { Vec::new() },
         }
     }

@@ -64,6 +64,7 @@ fn kind(entry: &Entry) -> &'static str {
             Event::DrainCancelled { .. } => "drain cancelled",
             Event::NodeObserved { .. } => "node observed",
             Event::NodeFaulty { .. } => "node faulty",
+            Event::BudgetsSpent(_) => "budgets spent",
             Event::DatasetsCached { .. } => "datasets cached",
             Event::StragglerFound { .. } => "straggler found",
             Event::Configured(_) => "configured",
@@ -149,7 +150,7 @@ fn requeue_kind(reason: RequeueReason) -> &'static str {
 }
 
 /// The number of names that [`kind`] has.
-const KINDS: usize = 66;
+const KINDS: usize = 67;
 /// That number before jobs could be held or come after others.
 const KINDS_BEFORE_HOLDS: usize = 63;
 /// That number before sweeps were grids, and before a platform failure was no fault of a job.

@@ -8,8 +8,8 @@ use gangline_base::{
     Submitter,
 };
 use gangline_orchestration::{
-    CachedDataset, ExternalUsage, Health, History, Kin, Location, LossHistory, LossRecord, NodeCache, NodeCapacity,
-    NodeCondition, NodeSpec, Pace, Sample, SpareRules, SpareSizing,
+    BudgetScope, CachedDataset, ExternalUsage, Health, History, Kin, Location, LossHistory, LossRecord, NodeCache,
+    NodeCapacity, NodeCondition, NodeSpec, OverBudget, Pace, Sample, SpareRules, SpareSizing, SpentBudget,
 };
 
 use super::{Examples, queue_name};
@@ -39,6 +39,20 @@ impl Examples {
     }
 
     /// Returns no data sets for examples from before jobs named them.
+    pub(super) fn spent_budgets(&mut self) -> Vec<SpentBudget> {
+        if !self.has_network {
+            return Vec::new();
+        }
+        let user = BudgetScope::User(Submitter(self.text()));
+        let scopes = [BudgetScope::Everything, BudgetScope::Queues([queue_name()].into()), user];
+        let spent = |scope| SpentBudget { name: self.text(), scope, limit: self.money(), until: self.time() };
+        scopes.map(spent).into()
+    }
+
+    pub(super) fn over_budget(&mut self) -> OverBudget {
+        OverBudget { budget: self.text(), limit: self.money(), until: self.time() }
+    }
+
     pub(super) fn node_cache(&mut self) -> NodeCache {
         let held = |examples: &mut Self| CachedDataset {
             dataset: examples.text(),
