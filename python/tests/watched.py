@@ -37,4 +37,4 @@ for batch in DataLoader(Slow(), batch_size=2):
     optimizer.zero_grad()
     if dist.get_rank() == 0:
         gc.collect()
-        torch.save(torch.zeros(4 << 20), saved)
+        torch.save(torch.zeros(8 << 20), saved)

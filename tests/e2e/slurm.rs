@@ -298,15 +298,6 @@ fn a_supervisor_killed_alone_is_a_fault_of_its_job_and_its_node_stays() {
         (attempts(&job) == 2 && job["state"] == "running").then_some(job)
     });
     assert_eq!((OnSlurm::places(&again), again["faults"].as_u64()), (vec!["n1".to_owned()], Some(1)));
-    // A user who cancels it in Slurm stops it there; here it waits and starts again.
-    let slurm_job =
-        on.jobs("RUNNING").first().and_then(|job| job.split(' ').next().map(str::to_owned)).expect("it runs");
-    on.slurm("scancel", &[&slurm_job]);
-    let third = wait_for("a third attempt", || {
-        let job = on.product.job(&id);
-        (attempts(&job) == 3 && job["state"] == "running").then_some(job)
-    });
-    assert_eq!(third["faults"].as_u64(), Some(1), "that was no fault: {third:#}");
 }
 
 #[test]
@@ -346,10 +337,88 @@ fn what_slurm_does_not_have_is_refused_or_waited_for() {
         "{}",
         refused.stderr
     );
+    on.product.change("--partition", "main");
+    on.product.option("--sbatch", "");
+    for (argument, said) in [("--reservation=nope", "reservation is invalid"), ("--nonsense", "unrecognized option")] {
+        on.product.change("--sbatch", argument);
+        let refused = on.product.start_refused();
+        assert!(refused.stderr.contains("error[G0509]: Slurm refused"), "{}", refused.stderr);
+        assert!(refused.stderr.contains(said), "{argument}: {}", refused.stderr);
+    }
     let mut on_nothing = crate::fixtures::product::Product::down(&[]);
     on_nothing.variable("SLURM_CONF", "/no/such/slurm.conf");
     on_nothing.option("--launcher", "slurm");
     on_nothing.start();
     let log = std::fs::read_to_string(on_nothing.path("up.log")).expect("a log");
     assert!(log.contains("Slurm doesn't answer") && log.contains("/no/such/slurm.conf"), "{log}");
+}
+
+/// What Slurm refuses is no fault of a job, and of no node: the job waits and says why, and starts once Slurm takes it.
+#[test]
+fn a_submission_that_slurm_refuses_is_charged_to_nobody() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = OnSlurm::down(1);
+    on.product.start();
+    on.wait_node("n1", "ready");
+    let set = |on: &OnSlurm, state: &str| {
+        drop(on.slurm("scontrol", &["update", "partitionname=main", &format!("state={state}")]))
+    };
+    set(&on, "INACTIVE");
+    let id = on
+        .product
+        .submit("name: waits\nrun: exit 0\nresources: {accelerators: \"H100:1\"}\nrecovery: {max_faults: 0}\n");
+    let refused = || {
+        let explained = on.product.run(&["explain", &id]).stdout;
+        explained.contains("Slurm refused").then_some(explained)
+    };
+    let explained = wait_for("the refusal to be told", refused);
+    assert!(explained.contains("partition not available"), "{explained}");
+    let job = on.product.job(&id);
+    assert_eq!((job["faults"].as_u64(), on.node("n1")["faults"].as_f64()), (Some(0), Some(0.0)), "{job:#}");
+    set(&on, "UP");
+    on.product.wait_state(&id, "succeeded");
+}
+
+/// Who cancels a gang in Slurm doesn't want it back at once: the job is held, and says why, until it is released.
+#[test]
+fn a_job_that_an_administrator_cancels_in_slurm_is_held() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = OnSlurm::down(1);
+    on.product.start();
+    on.wait_node("n1", "ready");
+    let folder = on.product.path("checkpoints").to_str().expect("text").to_owned();
+    let text = product::training(
+        "resources: {accelerators: \"H100:1\"}",
+        "--steps 400 --checkpoint-every 5 --step-time-min 20",
+        &folder,
+    );
+    let id = on.product.submit(&text);
+    on.product.wait_step(&id, 8);
+    on.slurm("scancel", &["--user", "root"]);
+    let held = wait_for("the job to be held", || {
+        let job = on.product.job(&id);
+        let notes: Vec<&str> = job["history"].as_array()?.iter().filter_map(|line| line["text"].as_str()).collect();
+        notes
+            .iter()
+            .any(|text| text.contains("somebody cancelled its Slurm job (scancel); it is held"))
+            .then(|| job.clone())
+    });
+    assert_eq!(
+        (held["state"].as_str(), held["faults"].as_u64(), attempts(&held)),
+        (Some("waiting"), Some(0), 1),
+        "{held:#}"
+    );
+    let ended = held["attempts"][0]["ended_because"].as_str().unwrap_or_default();
+    assert!(ended.contains("told to end (SIGTERM), not by this control plane"), "{ended}");
+    assert!(on.product.run(&["explain", &id]).stdout.contains("a user holds it"));
+    assert_eq!(on.product.run(&["release", &id]).code, 0);
+    wait_for("the job to go on", || (attempts(&on.product.job(&id)) == 2).then_some(()));
+    on.product.wait_step(&id, 20);
+    assert!(on.product.run(&["logs", &id]).stdout.contains("resumed from step"));
+    on.product.run(&["cancel", &id]);
+    on.product.wait_state(&id, "cancelled");
 }

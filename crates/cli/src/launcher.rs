@@ -149,7 +149,7 @@ pub(crate) fn choose(
         places,
     };
     let launcher = SlurmLauncher::new(options);
-    match launcher.survey() {
+    match launcher.survey().and_then(|nodes| launcher.try_options().map(|()| nodes)) {
         Ok(nodes) => {
             let nodes = nodes.unwrap_or_default();
             output::tell(&format!("Slurm has {} node(s) for jobs", nodes.len()));
@@ -158,7 +158,8 @@ pub(crate) fn choose(
             }
         }
         Err(refusal @ LaunchError::Refused { .. }) => {
-            let hint = "sinfo shows the partitions; docs/guides/slurm.md tells more";
+            let hint =
+                "sinfo shows the partitions, sacctmgr show associations the accounts; docs/guides/slurm.md tells more";
             return Err(Failure::coded("G0509", with_causes(&refusal), hint));
         }
         Err(silence) => output::tell(&format!(

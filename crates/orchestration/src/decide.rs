@@ -14,6 +14,9 @@ use crate::{Decision, Fate, RequeueReason, ShareEnd, StopReason};
 
 /// The pause before a job that could not be started is tried again, so that the platform can recover.
 const UNABLE_PAUSE: Duration = Duration::from_secs(15);
+/// The pause after something else than the control plane ended a job, in which it may become known what it was: an administrator
+/// who cancelled it doesn't want it to come back.
+const TERMINATED_PAUSE: Duration = Duration::from_secs(10);
 
 impl Engine {
     pub(crate) fn settle(&mut self, now: Timestamp) -> Vec<Decision> {
@@ -131,7 +134,7 @@ impl Engine {
         } else if ends().any(|e| *e == ShareEnd::Requeue) {
             requeue(now + self.requeue_pause(job), RequeueReason::Asked)
         } else if ends().any(|e| *e == ShareEnd::Terminated) {
-            requeue(now, RequeueReason::Terminated)
+            requeue(now + TERMINATED_PAUSE, RequeueReason::Terminated)
         } else {
             requeue(now, RequeueReason::Orphaned)
         }

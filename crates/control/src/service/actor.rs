@@ -11,6 +11,7 @@ use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info};
 
+use super::allocation_ends::EndedAllocations;
 use super::audit::Audit;
 use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
 use super::capacities::Capacities;
@@ -68,6 +69,8 @@ pub(super) struct Actor {
     /// Gangs that couldn't be started yet, and when to try again.
     pub(super) relaunches: Vec<(Timestamp, Vec<SupervisorSpec>)>,
     pub(super) surveyed: Surveyed,
+    /// Attempts of which the launcher's system may say how their allocations ended.
+    pub(super) ended_allocations: EndedAllocations,
     /// Whether any job waits or runs, as the surveying thread is told.
     pub(super) has_jobs: HasJobs,
     /// The last fault that checks found on each node.
@@ -183,7 +186,10 @@ impl Actor {
             Request::Report { report, reply } => self.answer_report(now, *report, reply, batch),
             Request::Launched { gang } => self.launched(now, gang, batch),
             Request::Looked { share, found } => self.looked(now, &share, found, batch),
-            Request::Surveyed { survey } => self.surveyed(now, survey, batch),
+            Request::Surveyed { survey, ends } => {
+                self.surveyed(now, survey, batch);
+                self.take_allocation_ends(now, ends, batch);
+            }
             // Whoever asked may have stopped.
             Request::CodeInUse { reply } => drop(reply.send(self.code_in_use())),
             Request::Note { notes, reply } => self.note(now, (notes, reply), batch),

@@ -2,10 +2,11 @@
 
 use gangline_api as api;
 use gangline_base::{Bytes, EmailAddress, JobId, JobSpec, NodeName, Principal, Submitter, SweepId, SweepSpec};
-use gangline_execution::launcher::SurveyedNode;
+use gangline_execution::launcher::{AllocationEnd, SurveyedNode};
 use gangline_execution::protocol::{NodeFinding, Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, Fate, JobChange, Refusal, SpentBudget};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -232,6 +233,8 @@ pub(super) enum Request {
     },
     Surveyed {
         survey: Result<Vec<SurveyedNode>, String>,
+        /// How that system ended gangs' allocations lately, by the gangs' folders.
+        ends: Vec<(PathBuf, AllocationEnd)>,
     },
     /// Which copies of code live jobs need.
     CodeInUse {

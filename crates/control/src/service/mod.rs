@@ -8,6 +8,7 @@
 //! replayed the durable entries into a new engine. Running jobs go on.
 
 mod actor;
+mod allocation_ends;
 mod audit;
 mod batch;
 mod capacities;

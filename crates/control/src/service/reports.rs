@@ -214,6 +214,9 @@ impl Actor {
             }
             _ => return,
         };
+        if let NodeState::Ended { outcome, .. } = state {
+            self.note_termination(now, (job, attempt, node), outcome);
+        }
         if let Err(refusal) = self.apply(now, event, batch) {
             warn!(%job, %refusal, "a supervisor's report doesn't fit");
         }

@@ -280,6 +280,7 @@ impl Actor {
             launching: under_way.launching,
             relaunches: under_way.relaunches,
             surveyed: Surveyed::default(),
+            ended_allocations: BTreeMap::new(),
             has_jobs: HasJobs::default(),
             found: BTreeMap::new(),
             looks: under_way.looks,

@@ -72,6 +72,11 @@ pub trait Launcher: Send + Sync {
         Ok(None)
     }
 
+    /// Returns how the launcher's own system ended the allocations of gangs lately, by the gangs' folders, as of the last survey.
+    fn allocation_ends(&self) -> Vec<(PathBuf, AllocationEnd)> {
+        Vec::new()
+    }
+
     /// Returns the longest that an attempt may run, and who says so; none if nobody limits it.
     fn longest_run(&self) -> Option<(Duration, String)> {
         None
@@ -83,6 +88,19 @@ pub trait Launcher: Send + Sync {
         let _ = has_jobs;
         SURVEY_INTERVAL
     }
+}
+
+/// How the launcher's own system ended a gang's allocation before the gang was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocationEnd {
+    /// Somebody cancelled it, perhaps this launcher.
+    Cancelled,
+    /// It reached that system's time limit.
+    TimeLimit,
+    /// It made room for others.
+    Preempted,
+    /// A node failed.
+    NodeFailed,
 }
 
 /// State of a supervisor.
@@ -118,10 +136,13 @@ impl LaunchError {
     #[must_use]
     pub fn is_platforms(&self) -> bool {
         match self {
-            // A supervisor is the platform's own program, in a folder of the platform's own.
-            LaunchError::Folder { .. } | LaunchError::Start { .. } | LaunchError::Unavailable { .. } => true,
-            LaunchError::Refused { .. }
-            | LaunchError::NotUnderstood { .. }
+            // A supervisor is the platform's own program, in a folder of the platform's own. What is asked of the launcher's
+            // system is the platform's choice too: account, partition and nodes; and so are that system's limits.
+            LaunchError::Folder { .. }
+            | LaunchError::Start { .. }
+            | LaunchError::Unavailable { .. }
+            | LaunchError::Refused { .. } => true,
+            LaunchError::NotUnderstood { .. }
             | LaunchError::Kill { .. }
             | LaunchError::Fence { .. }
             | LaunchError::Leaving { .. } => false,

@@ -109,13 +109,19 @@ impl NodeAttempt {
         }
     }
 
+    fn is_stop_ordered(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.is_ordered)
+    }
+
     pub(super) fn end(&mut self, now: Timestamp) {
         let outcome = match (self.node_fault.take(), self.unable.take()) {
             (Some(fault), _) => Outcome::Fault { fault },
             (None, Some(message)) => Outcome::Unable { message },
             (None, None) => outcome::of_ranks(&self.ranks, self.stop.as_ref()),
         };
-        let outcome = if outcome == Outcome::Stopped && self.is_terminated { Outcome::Terminated } else { outcome };
+        // Ranks that saved and exited with 94 did so because the supervisor was told to end, which matters more.
+        let is_theirs = matches!(outcome, Outcome::Stopped) || outcome == Outcome::Requeue && !self.is_stop_ordered();
+        let outcome = if is_theirs && self.is_terminated { Outcome::Terminated } else { outcome };
         tracing::info!(?outcome, "ended");
         self.stage = Stage::Ended(now, outcome);
         self.has_news = true;

@@ -95,7 +95,8 @@ fn not_started(program: &str, error: &io::Error) -> String {
 /// last why they gave up.
 fn last_words(errors: &[u8]) -> String {
     let text = String::from_utf8_lossy(errors);
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let is_said = |line: &&str| !line.is_empty() && !line.starts_with("Try \"");
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(is_said).collect();
     let told = |line: &&&str| line.contains("error:") || line.contains("fatal:");
     let line = lines.iter().rev().find(told).or(lines.last()).copied().unwrap_or_default();
     let first = lines.iter().find(|line| line.contains("cannot stat file")).copied();
@@ -141,6 +142,10 @@ mod tests {
         check(
             "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2",
             "Slurm doesn't answer: sh: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        );
+        check(
+            "echo \"sbatch: unrecognized option '--x'\" >&2; echo 'Try \"sbatch --help\" for more information' >&2",
+            "Slurm refused: sh: sbatch: unrecognized option '--x'",
         );
         check(
             "echo 'sbatch: error: invalid partition specified: gpu' >&2",

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{gres, hostlist, json};
-use crate::launcher::LaunchError;
+use crate::launcher::{AllocationEnd, LaunchError};
 
 /// The program that prints this output.
 const PROGRAM: &str = "squeue";
@@ -16,6 +16,8 @@ pub(super) struct SlurmJob {
     pub(super) id: u64,
     pub(super) comment: String,
     pub(super) stage: Stage,
+    /// How Slurm ended it, if it is over and Slurm did.
+    pub(super) end: Option<AllocationEnd>,
     /// Why it is pending.
     pub(super) reason: String,
     /// The nodes it holds, with the number of GPUs on each.
@@ -63,6 +65,7 @@ fn read_one(job: &Value) -> Result<SlurmJob, LaunchError> {
         id,
         comment: json::text(&job["comment"]).to_owned(),
         stage,
+        end: states.iter().filter(|_| stage == Stage::Over).find_map(|state| end(state)),
         reason: json::text(&job["state_reason"]).to_owned(),
         nodes: names.into_iter().zip(gpus).collect(),
         cpus_per_node: u32::try_from(cpus).unwrap_or(u32::MAX).div_ceil(count),
@@ -80,6 +83,17 @@ fn stage(states: &[String]) -> Option<Stage> {
         _ if holds() => Stage::Holding,
         _ => Stage::Over,
     })
+}
+
+/// Returns how Slurm ended a job of this state, if it did (slurm.h, job_states).
+fn end(state: &str) -> Option<AllocationEnd> {
+    match state {
+        "CANCELLED" => Some(AllocationEnd::Cancelled),
+        "TIMEOUT" | "DEADLINE" => Some(AllocationEnd::TimeLimit),
+        "PREEMPTED" => Some(AllocationEnd::Preempted),
+        "NODE_FAIL" | "BOOT_FAIL" => Some(AllocationEnd::NodeFailed),
+        _ => None,
+    }
 }
 
 /// Returns the number of GPUs on each node: from Slurm's details, or as requested.
@@ -139,6 +153,7 @@ mod tests {
             id: 1,
             comment: "/tmp/x/y".to_owned(),
             stage: Stage::Holding,
+            end: None,
             reason: "None".to_owned(),
             nodes: vec![("n2".to_owned(), 2), ("n3".to_owned(), 2)],
             cpus_per_node: 4,

@@ -28,6 +28,7 @@ pub mod setup;
 mod share;
 mod snapshot;
 mod topology;
+mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -41,7 +42,7 @@ pub use script::JobOptions;
 pub use topology::{InvalidTopology, Places, read_topology};
 
 use super::spec::{last_words, write_spec};
-use super::{FINAL_REPORT_FILE, LaunchError, Launcher, Presence, SurveyedNode};
+use super::{AllocationEnd, FINAL_REPORT_FILE, LaunchError, Launcher, Presence, SurveyedNode};
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::IDENTITY_FILE;
 use command::{Programs, SLURM};
@@ -117,6 +118,8 @@ struct State {
     waiting_since: BTreeMap<PathBuf, Instant>,
     /// Shares to kill, by folder, and the time of the first attempt.
     kills: BTreeMap<PathBuf, Instant>,
+    /// Jobs that this process has cancelled, as long as Slurm knows them.
+    cancelled: BTreeSet<u64>,
     /// Time when a holding job was last requested for each node that the pool lacks.
     held_at: BTreeMap<String, Instant>,
 }
@@ -319,6 +322,8 @@ impl SlurmLauncher {
     }
 
     fn cancel(&self, arguments: &[String]) -> Result<(), LaunchError> {
+        let job = |id: &String| id.split(['.', '_', '+']).next()?.parse::<u64>().ok();
+        self.state().cancelled.extend(arguments.iter().filter_map(job));
         match self.programs.run("scancel", arguments) {
             // A job that is over can't be cancelled.
             Ok(_) | Err(LaunchError::Refused { .. }) => Ok(()),
@@ -433,6 +438,12 @@ impl Launcher for SlurmLauncher {
         !is_in_pool(share) && (!is_gang_over || is_killed())
     }
 
+    fn allocation_ends(&self) -> Vec<(PathBuf, AllocationEnd)> {
+        let gangs = self.options.folder.join("jobs");
+        let state = self.state();
+        state.snapshot.iter().flat_map(|snapshot| snapshot.ends(&gangs, &state.cancelled)).collect()
+    }
+
     fn longest_run(&self) -> Option<(Duration, String)> {
         let state = self.state();
         let longest = state.limits.and_then(|(_, limits)| limits.max)?;
@@ -460,6 +471,7 @@ impl Launcher for SlurmLauncher {
                 *at >= snapshot.at || may_start(folder, at) || snapshot.job_of(folder, None).is_some()
             };
             state.waiting_since.retain(|folder, at| waits(folder, at));
+            state.cancelled.retain(|job| snapshot.has_job(*job));
             state.snapshot = Some(snapshot.clone());
             nodes
         };

@@ -1,7 +1,7 @@
 //! A snapshot of Slurm: its nodes and jobs at one time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use gangline_base::Bytes;
@@ -11,7 +11,7 @@ use super::jobs::{self, SlurmJob, Stage};
 use super::nodes::{self, SlurmNode};
 use super::probes::{Probes, Verdict};
 use super::{SlurmOptions, pool};
-use crate::launcher::{LaunchError, Openness, SurveyedNode, Taken};
+use crate::launcher::{AllocationEnd, LaunchError, Openness, SurveyedNode, Taken};
 
 /// A snapshot of Slurm.
 #[derive(Clone, Debug)]
@@ -65,6 +65,23 @@ impl Snapshot {
     /// Returns the jobs that aren't over.
     pub(super) fn live_jobs(&self) -> impl Iterator<Item = &SlurmJob> {
         self.jobs.iter().filter(|job| job.stage != Stage::Over)
+    }
+
+    /// Reports whether Slurm knows a job, be it over.
+    pub(super) fn has_job(&self, id: u64) -> bool {
+        self.jobs.iter().any(|job| job.id == id)
+    }
+
+    /// Returns how Slurm ended jobs that were submitted for gangs below a folder, by the gangs' folders, but for those `cancelled`
+    /// by this launcher.
+    pub(super) fn ends(
+        &self,
+        gangs: &Path,
+        cancelled: &BTreeSet<u64>,
+    ) -> impl Iterator<Item = (PathBuf, AllocationEnd)> {
+        let is_ours = move |job: &&SlurmJob| Path::new(&job.comment).starts_with(gangs) && !cancelled.contains(&job.id);
+        let ours = self.jobs.iter().filter(is_ours);
+        ours.filter_map(|job| Some((PathBuf::from(&job.comment), job.end?)))
     }
 
     /// Returns the steps of a job, as far as they were queried.
