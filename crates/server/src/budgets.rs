@@ -1,7 +1,7 @@
 //! Budgets that hold jobs back once they are spent: a thread looks at the bills and tells the service.
 //!
-//! A look reads the ledger of a budget's period, so the thread waits long enough after each to take 2 % of a core at most. What
-//! is spent meanwhile isn't noticed before the next look.
+//! A look reads the ledger of a budget's period, so the thread waits after each for fifty times as long as it took, but for half a
+//! minute at most. What is spent meanwhile isn't noticed before the next look.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -16,8 +16,9 @@ use gangline_orchestration::{BudgetScope, SpentBudget};
 use gangline_specs::config::{Budget, BudgetOf};
 use tracing::warn;
 
-/// The shortest time between two looks.
+/// The shortest and the longest time between two looks.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Pauses are this many times as long as a look takes.
 const PAUSE_TIMES: u32 = 50;
 
@@ -59,7 +60,7 @@ impl Service {
                 if is_done && watch.budgets.is_empty() {
                     return;
                 }
-                pause = (began.elapsed() * PAUSE_TIMES).max(PAUSE_MIN);
+                pause = (began.elapsed() * PAUSE_TIMES).clamp(PAUSE_MIN, PAUSE_MAX);
             }
         };
         let thread = Builder::new().name("budgets".to_owned()).spawn(run)?;

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use gangline_api::{Health, JobState};
-use gangline_execution::launcher::{LaunchError, Presence};
+use gangline_execution::launcher::{AllocationEnd, LaunchError, Presence};
 use gangline_execution::protocol::Outcome;
 use gangline_orchestration::HealthPolicy;
 
@@ -124,10 +124,46 @@ fn somebody_elses_order_to_end_is_told_as_such() {
     let (job, mut supervisor) = running(&mut world);
     let now = world.now;
     supervisor.ends(now, Outcome::Terminated).tell(&mut world);
+    assert_eq!(world.show(job).attempts.len(), 1, "it may become known who it was");
+    world.pass(11 * SECOND);
     let shown = world.show(job);
     assert_eq!((shown.faults, shown.attempts.len()), (0, 2));
     let ended = shown.attempts[0].ended_because.clone().unwrap_or_default();
-    assert_eq!(ended, "queued again: its supervisors were told to end (SIGTERM), not by this control plane");
+    assert_eq!(
+        ended,
+        "queued again after a pause of 10 s: its supervisors were told to end (SIGTERM), not by this control plane"
+    );
+}
+
+/// What the launcher's system says of the end decides whether the job goes on by itself.
+#[test]
+fn a_job_that_somebody_cancelled_or_that_came_no_further_is_held_and_others_go_on() {
+    let check = |end: AllocationEnd, has_saved: bool, is_held: bool, said: &str| {
+        let mut world = World::new(&[("n1", 1)]);
+        let (job, mut supervisor) = running(&mut world);
+        let now = world.now;
+        if has_saved {
+            supervisor.saved(now, 5).tell(&mut world);
+        }
+        supervisor.ends(now, Outcome::Terminated).tell(&mut world);
+        let gang = supervisor.spec.folder.parent().expect("a share is below its gang").to_path_buf();
+        let ends = vec![("/of/another".into(), end), (gang, end)];
+        world.request(Request::Surveyed { survey: Err("not now".to_owned()), ends });
+        world.pass(11 * SECOND);
+        let shown = world.show(job);
+        let is_told = shown.history.iter().any(|line| line.text.starts_with(said));
+        assert_eq!((shown.attempts.len(), shown.faults, is_told), (if is_held { 1 } else { 2 }, 0, true), "{shown:#?}");
+    };
+    check(AllocationEnd::Cancelled, true, true, "somebody cancelled its Slurm job (scancel); it is held");
+    check(
+        AllocationEnd::TimeLimit,
+        false,
+        true,
+        "its Slurm job reached the time limit, and it had saved nothing; it is held",
+    );
+    check(AllocationEnd::TimeLimit, true, false, "its Slurm job reached the time limit");
+    check(AllocationEnd::Preempted, false, false, "Slurm preempted its job");
+    check(AllocationEnd::NodeFailed, false, false, "a node of its Slurm job failed");
 }
 
 fn record(supervisor: &Supervisor, rank: u32, end: &str) {
