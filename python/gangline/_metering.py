@@ -8,47 +8,56 @@ import weakref
 
 from . import _report
 
-# Seconds between two reports; the first is made at once, and the last at the process's end.
+# Seconds between two reports; the first is made at once, others at the end of a pass over the data and of the process.
 _INTERVAL = 5.0
 
-_lock = threading.Lock()
+# Reentrant: the garbage collector may end a reader at any time.
+_lock = threading.RLock()
 _sums = {}
 """By address: GET, HEAD and LIST requests, and bytes, of all that this process has opened."""
-_meters = weakref.WeakSet()
 _told = {}
+_meters = weakref.WeakKeyDictionary()
+"""The meter of each open reader of datasets."""
+_due = 0.0
 
 
-class Meter:
-    """Counts what one reader of datasets asks for. `read` returns tuples of an address and its counts, which only grow."""
+class _Meter:
+    """What one reader asks for. `read` returns tuples of an address and counts, which only grow; it doesn't keep the reader."""
 
     def __init__(self, read):
-        self._read = read
-        self._counted = {}
-        self._due = 0.0
-        if _report.is_in_job():
-            _meters.add(self)
-
-    def look(self):
-        """Reports what has come since the last look, if that was a while ago."""
-        if self in _meters and time.monotonic() >= self._due:
-            self._due = time.monotonic() + _INTERVAL
-            self.count()
-            _tell()
+        self._read, self._counted = read, {}
 
     def count(self):
+        """Adds to the sums what was asked for since the last call."""
         now = {}
         for address, *counts in self._read():
             now[address] = [one + other for one, other in zip(now.get(address, [0] * 4), counts, strict=True)]
         with _lock:
             for address, counts in now.items():
-                before = self._counted.get(address, [0] * 4)
-                sums = _sums.get(address, [0] * 4)
+                before, sums = self._counted.get(address, [0] * 4), _sums.get(address, [0] * 4)
                 _sums[address] = [sum + one - other for sum, one, other in zip(sums, counts, before, strict=True)]
             self._counted = now
 
 
-def _tell():
-    """Reports the sums if they changed, in a process that reports what it does: others are booked from outside."""
+def note(reader, read):
+    """Has a reader's requests counted from now on, in a job, also when nobody refers to it any more."""
+    if _report.is_in_job():
+        _meters[reader] = meter = _Meter(read)
+        weakref.finalize(reader, meter.count)
+
+
+def look(is_last=False):
+    """Reports what all readers have asked for, if the last report was a while ago or one of them came to the end of a pass."""
+    global _due
+    # A rank that reports nothing else is booked from outside, and says nothing of this.
+    if _report.has_reported() and (is_last or time.monotonic() >= _due):
+        _due = time.monotonic() + _INTERVAL
+        _count_and_tell()
+
+
+def _count_and_tell():
+    for meter in list(_meters.values()):
+        meter.count()
     if _sums == _told or not _report.has_reported():
         return
     with _lock:
@@ -58,8 +67,4 @@ def _tell():
     _report.say_measured({"datasets": message})
 
 
-@atexit.register
-def _at_end():
-    for meter in list(_meters):
-        meter.count()
-    _tell()
+atexit.register(_count_and_tell)

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import _origin
-from ._metering import Meter
+from . import _metering, _origin
 from .errors import Refused
 
 # Samples that are held out together.
@@ -22,17 +21,18 @@ SKIP = "GANGLINE_SKIP_DATA_THROUGH"
 
 
 class Ordered:
-    """Iterates over the batches of one rank. A subclass has `_native`, the order, and `next_batch`."""
+    """Iterates over the batches of one rank. A subclass has `_native`, the order, and `next_batch`. `reads` returns what this
+    process asked for of each remote source: its address, requests and bytes."""
 
     def __new__(cls, *args, **kwargs):
         torch = sys.modules.get("torch.utils.data")
         return super().__new__(cls if torch is None else _iterable(cls, torch.IterableDataset))
 
-    def __init__(self, names, native, paths, ids, options):
+    def __init__(self, names, native, paths, ids, options, reads):
         self._names, self._native = names, native
         self._paths, self._ids, self._options = paths, ids, json.loads(options)
         self._lock = threading.Lock()
-        self._meter = Meter(self._reads)
+        _metering.note(self, reads)
         self._is_fresh = True  # whether batches may be left out before the next one
         _origin.note_data(self)
 
@@ -52,6 +52,7 @@ class Ordered:
         while left is None or left > 0:
             yield self.next_batch()
             left = None if left is None else left - 1
+        _metering.look(is_last=True)
 
     def __len__(self) -> int:
         """Returns the batches of the current pass, those before a resume included."""
@@ -62,10 +63,6 @@ class Ordered:
 
     def next_batch(self) -> Any:
         """Returns the next batch, without regard to passes."""
-        raise NotImplementedError
-
-    def _reads(self):
-        """Returns what this process asked for of each remote source: its address, requests and bytes."""
         raise NotImplementedError
 
     @property

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import _native
+from . import _metering, _native
 from ._order import Ordered, absolute, cache_of, one_of, options_of
 from ._records import open_records
 
@@ -74,7 +74,9 @@ class Rows(Ordered):
         content = hashlib.sha256(b"".join(records.id for records in self._records)).digest()[:16]
         ids = [f"{records.id.hex()} (of sizes and ends of files)" for records in self._records]
         places = [absolute(os.fspath(path)) for path in sources.values()]
-        super().__init__(list(sources), _native.Records(counts, content, options), places, ids, options)
+        fetched = self._fetched
+        reads = lambda: [one.reads() for one in fetched]  # noqa: E731
+        super().__init__(list(sources), _native.Records(counts, content, options), places, ids, options, reads)
         self._transform, self._collate = transform, collate
         self._last = []
 
@@ -93,11 +95,8 @@ class Rows(Ordered):
                 self._native.restore(before, True)
                 raise
             self._last = taken
-            self._meter.look()
+            _metering.look()
             return batch
-
-    def _reads(self):
-        return [fetched.reads() for fetched in self._fetched]
 
     @property
     def samples(self) -> list[tuple[str, int, int]]:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 
 import numpy
 import pytest
@@ -63,6 +64,10 @@ def test_time_until_remote_tokens_are_here_is_told_as_data_of_a_rank_that_report
     reads = heard.pop(3)["datasets"]
     assert list(reads) == [f"file://{tmp_path}/set"] and reads[f"file://{tmp_path}/set"]["bytes"] > 2 * (8 << 20)
     assert heard == [{"step": 1}, {"phase": "data"}, {"phase": "compute"}, {"step": 2}, {"step": 3}]
+    # What it holds in the cache may make room as soon as nobody refers to it.
+    left = weakref.ref(tokens)
+    del tokens
+    assert left() is None
 
 
 @pytest.mark.parametrize("kind", [gangline.Store, gangline.DistributedStore])
