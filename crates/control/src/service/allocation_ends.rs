@@ -1,9 +1,9 @@
 //! What the launcher's own system says of an allocation that it ended: whether an administrator cancelled it, its time was over,
 //! or others needed the nodes. A supervisor only knows that it was told to end.
 //!
-//! The job is requeued at once, with a pause in which the answer comes. One that somebody cancelled, or that ran into the time
-//! limit without saving anything, is held: it would be submitted again against the will of who cancelled it, or run as far and
-//! no further for ever.
+//! The job is requeued at once, with a pause in which the answer comes. One that somebody cancelled is held: it would be
+//! submitted again against the will of who cancelled it. So is one that ran into the time limit a second time without getting
+//! further or saving: it would do so for ever. Of a job that reports no steps nobody can tell how far it gets, so it goes on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,18 @@ const ANSWER_MAX: Duration = Duration::from_secs(120);
 /// Who holds a job, as the journal has it.
 const HOLDER: &str = "slurm";
 
-/// Attempts that ended because their supervisors were told to, by the folders of their gangs.
-pub(super) type EndedAllocations = BTreeMap<PathBuf, EndedAllocation>;
+/// What is remembered of allocations that the launcher's system may have ended.
+#[derive(Debug, Default)]
+pub(super) struct EndedAllocations {
+    /// Attempts that ended because their supervisors were told to, by the folders of their gangs.
+    unexplained: BTreeMap<PathBuf, EndedAllocation>,
+    /// The highest step that each live job had reached when it last ran into that system's time limit.
+    timed_out_at: BTreeMap<JobId, u64>,
+}
 
-/// One of them.
+/// An attempt that ended because its supervisors were told to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EndedAllocation {
+struct EndedAllocation {
     job: JobId,
     at: Timestamp,
     has_saved: bool,
@@ -49,9 +55,19 @@ impl Actor {
         let has_saved = live.is_some_and(|job| job.checkpoint > at_start);
         let share = self.share_folder(job, attempt, &self.node_name(node));
         if let Some(gang) = share.parent().map(Path::to_path_buf) {
-            self.ended_allocations.retain(|_, ended| now.since(ended.at) < ANSWER_MAX);
-            self.ended_allocations.insert(gang, EndedAllocation { job, at: now, has_saved });
+            let unexplained = &mut self.ended_allocations.unexplained;
+            unexplained.retain(|_, ended| now.since(ended.at) < ANSWER_MAX);
+            unexplained.insert(gang, EndedAllocation { job, at: now, has_saved });
         }
+    }
+
+    /// Reports whether a job has got further than when it last ran into the time limit, as far as can be told.
+    fn got_further(&mut self, job: JobId) -> bool {
+        let reached = self.records.get(&job).map_or(0, |record| record.high_water_step);
+        let timed_out_at = &mut self.ended_allocations.timed_out_at;
+        timed_out_at.retain(|job, _| self.engine.job(*job).is_some());
+        let before = timed_out_at.insert(job, reached);
+        reached == 0 || before.is_none_or(|before| reached > before)
     }
 
     /// Follows what the launcher's system says of how allocations ended.
@@ -62,11 +78,15 @@ impl Actor {
         batch: &mut Batch,
     ) {
         for (gang, end) in ends {
-            let Some(EndedAllocation { job, has_saved, .. }) = self.ended_allocations.remove(&gang) else { continue };
+            let Some(EndedAllocation { job, has_saved, .. }) = self.ended_allocations.unexplained.remove(&gang) else {
+                continue;
+            };
             let (is_held, told) = match end {
                 AllocationEnd::Cancelled => (true, "somebody cancelled its Slurm job (scancel)"),
-                AllocationEnd::TimeLimit if has_saved => (false, "its Slurm job reached the time limit"),
-                AllocationEnd::TimeLimit => (true, "its Slurm job reached the time limit, and it had saved nothing"),
+                AllocationEnd::TimeLimit if !has_saved && !self.got_further(job) => {
+                    (true, "its Slurm job reached the time limit again, and it came no further than before")
+                }
+                AllocationEnd::TimeLimit => (false, "its Slurm job reached the time limit"),
                 AllocationEnd::Preempted => (false, "Slurm preempted its job"),
                 AllocationEnd::NodeFailed => (false, "a node of its Slurm job failed"),
             };

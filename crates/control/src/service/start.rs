@@ -13,6 +13,7 @@ use gangline_specs::config::{self, ConfigError};
 use tracing::{info, warn};
 
 use super::actor::Actor;
+use super::allocation_ends::EndedAllocations;
 use super::audit::Audit;
 use super::batch::{Batch, Rows};
 use super::capacities::Capacities;
@@ -280,7 +281,7 @@ impl Actor {
             launching: under_way.launching,
             relaunches: under_way.relaunches,
             surveyed: Surveyed::default(),
-            ended_allocations: BTreeMap::new(),
+            ended_allocations: EndedAllocations::default(),
             has_jobs: HasJobs::default(),
             found: BTreeMap::new(),
             looks: under_way.looks,

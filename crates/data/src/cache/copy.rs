@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::place::{Item, Place, failed};
 use super::record::{Ranges, Record};
 use super::uses::Near;
-use super::{BLOCKS, Cache, PIN, QUARANTINE, RANGE, RANGE_BYTES, WHOLE};
+use super::{BLOCKS, Cache, PIN, QUARANTINE, RANGE, RANGE_BYTES, WHOLE, put};
 use crate::error::Error;
 use crate::guarded::Guarded;
 use crate::sealed::{self, BLOCK_BYTES};
@@ -160,9 +160,7 @@ impl Copy {
             return Ok(found);
         }
         let (found, _) = self.get(bytes.start as u64..bytes.end as u64)?;
-        let aside = path.with_added_extension(format!("{}.new", std::process::id()));
-        fs::write(&aside, sealed::seal(&found)).map_err(Error::io("write", &aside))?;
-        fs::rename(&aside, &path).map_err(Error::io("make", &path))?;
+        put(&path, &sealed::seal(&found))?;
         Ok(found)
     }
 

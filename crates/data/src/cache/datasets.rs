@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::copy::Copy;
-use super::{Cache, DATASETS, OBJECTS};
+use super::{Cache, DATASETS, OBJECTS, put};
 use crate::error::Error;
 use crate::sealed;
 
@@ -49,13 +49,11 @@ pub(super) fn list(cache: &Cache, url: &str, copies: &[Copy]) -> Result<(), Erro
     if fs::read(&path).is_ok_and(|known| known == text) {
         return Ok(());
     }
-    let aside = path.with_extension(format!("{}.{:?}.new", std::process::id(), std::thread::current().id()));
-    fs::write(&aside, text).map_err(Error::io("write", &aside))?;
-    fs::rename(&aside, &path).map_err(Error::io("make", &path))
+    put(&path, &text)
 }
 
 /// Returns what the cache in a folder holds of the datasets that were opened there, without those of which it holds nothing.
-/// It takes no lock and one look at each object's file.
+/// It takes no lock and one look at each object's file. The lists of datasets whose copies are gone are removed.
 ///
 /// # Errors
 /// If the folder is there and can't be read.
@@ -66,7 +64,9 @@ pub fn holdings_of(root: &Path) -> Result<Vec<DatasetHolding>, Error> {
         entries => entries.map_err(Error::io("list", &folder))?,
     };
     let mut found = Vec::new();
-    for entry in entries.flatten().take(DATASETS_MAX) {
+    // A list that is being written has an extension.
+    let lists = entries.flatten().filter(|entry| entry.path().extension().is_none());
+    for entry in lists.take(DATASETS_MAX) {
         let listed = fs::read(entry.path()).ok().and_then(|text| sealed::unseal::<Listed>(&text).ok());
         let Some((Listed { url, copies }, true)) = listed else { continue };
         let files = copies.iter().map(|(key, bytes)| Some((fs::metadata(root.join(OBJECTS).join(key)).ok()?, *bytes)));

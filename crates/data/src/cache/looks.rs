@@ -2,13 +2,13 @@
 //! billed requests, and the ranks read the same data though an object may change while they start.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 use super::place::{Item, Place};
-use super::{Cache, LOOKS};
+use super::{Cache, LOOKS, put};
 use crate::error::Error;
 use crate::sealed;
 
@@ -48,20 +48,19 @@ pub(super) fn items(cache: &Cache, place: &Place) -> Result<Vec<Item>, Error> {
     Ok(items)
 }
 
-fn read(path: &PathBuf) -> Option<Vec<Seen>> {
+fn read(path: &Path) -> Option<Vec<Seen>> {
     let (look, is_intact) = sealed::unseal::<Look>(&fs::read(path).ok()?).ok()?;
     let age = seconds_now().checked_sub(look.at)?;
     (is_intact && age < LIFETIME.as_secs()).then_some(look.objects)
 }
 
-fn write(path: &PathBuf, look: &Look) -> std::io::Result<()> {
-    let others: Vec<PathBuf> = fs::read_dir(path.with_file_name(""))?.flatten().map(|entry| entry.path()).collect();
+fn write(path: &Path, look: &Look) -> Result<(), Error> {
+    let entries = fs::read_dir(path.with_file_name("")).into_iter().flatten().flatten();
+    let others: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     if others.len() >= LOOKS_MAX {
         others.iter().filter(|other| read(other).is_none()).for_each(|other| drop(fs::remove_file(other)));
     }
-    let aside = path.with_extension(format!("{}.new", std::process::id()));
-    fs::write(&aside, sealed::seal(look))?;
-    fs::rename(&aside, path)
+    put(path, &sealed::seal(look))
 }
 
 fn seconds_now() -> u64 {

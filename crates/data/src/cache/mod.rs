@@ -109,6 +109,13 @@ pub fn is_remote(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.starts_with("s3://") || text.starts_with("file://") || is_http(text))
 }
 
+/// Puts a file into place whole: who reads it meanwhile finds the one before it, or none.
+fn put(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let aside = path.with_added_extension(format!("{}.{:?}.new", std::process::id(), std::thread::current().id()));
+    fs::write(&aside, bytes).map_err(Error::io("write", &aside))?;
+    fs::rename(&aside, path).map_err(Error::io("make", path))
+}
+
 impl Cache {
     /// Opens the cache, and makes its folders if they aren't there.
     ///

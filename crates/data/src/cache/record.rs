@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{BLOCKS, RANGE_BYTES};
+use super::{BLOCKS, RANGE_BYTES, put};
 use crate::error::Error;
 use crate::guarded::Guarded;
 use crate::sealed;
@@ -45,10 +45,8 @@ impl Record {
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<(), Error> {
-        let aside = path.with_added_extension(format!("{}.new", std::process::id()));
         // What a crash leaves of it is told by its checksum.
-        fs::write(&aside, sealed::seal(self)).map_err(Error::io("write", &aside))?;
-        fs::rename(&aside, path).map_err(Error::io("make", path))
+        put(path, &sealed::seal(self))
     }
 }
 

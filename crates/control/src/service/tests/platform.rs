@@ -137,7 +137,7 @@ fn somebody_elses_order_to_end_is_told_as_such() {
 
 /// What the launcher's system says of the end decides whether the job goes on by itself.
 #[test]
-fn a_job_that_somebody_cancelled_or_that_came_no_further_is_held_and_others_go_on() {
+fn a_job_that_somebody_cancelled_is_held_and_others_go_on() {
     let check = |end: AllocationEnd, has_saved: bool, is_held: bool, said: &str| {
         let mut world = World::new(&[("n1", 1)]);
         let (job, mut supervisor) = running(&mut world);
@@ -155,15 +155,39 @@ fn a_job_that_somebody_cancelled_or_that_came_no_further_is_held_and_others_go_o
         assert_eq!((shown.attempts.len(), shown.faults, is_told), (if is_held { 1 } else { 2 }, 0, true), "{shown:#?}");
     };
     check(AllocationEnd::Cancelled, true, true, "somebody cancelled its Slurm job (scancel); it is held");
-    check(
-        AllocationEnd::TimeLimit,
-        false,
-        true,
-        "its Slurm job reached the time limit, and it had saved nothing; it is held",
-    );
-    check(AllocationEnd::TimeLimit, true, false, "its Slurm job reached the time limit");
+    check(AllocationEnd::TimeLimit, false, false, "its Slurm job reached the time limit");
     check(AllocationEnd::Preempted, false, false, "Slurm preempted its job");
     check(AllocationEnd::NodeFailed, false, false, "a node of its Slurm job failed");
+}
+
+#[test]
+fn a_job_that_comes_no_further_within_the_time_limit_is_held() {
+    let check = |steps: &[Option<u64>], attempts: usize| {
+        let mut world = World::new(&[("n1", 1)]);
+        let (job, mut supervisor) = running(&mut world);
+        for step in steps {
+            let now = world.now;
+            if let Some(step) = step {
+                supervisor.steps(now, *step);
+            }
+            supervisor.ends(now, Outcome::Terminated).tell(&mut world);
+            let gang = supervisor.spec.folder.parent().expect("a share is below its gang").to_path_buf();
+            let ends = vec![(gang, AllocationEnd::TimeLimit)];
+            world.request(Request::Surveyed { survey: Err("not now".to_owned()), ends });
+            world.pass(11 * SECOND);
+            for spec in world.launch() {
+                supervisor = Supervisor::new(&spec, world.now);
+                supervisor.runs(world.now).tell(&mut world);
+            }
+        }
+        let shown = world.show(job);
+        let is_held = shown.history.iter().any(|line| line.text.contains("it came no further than before; it is held"));
+        assert_eq!((shown.attempts.len(), is_held), (attempts, attempts == steps.len()), "{steps:?}: {shown:#?}");
+    };
+    check(&[Some(5), Some(5)], 2);
+    check(&[Some(5), Some(3)], 2);
+    check(&[Some(5), Some(6)], 3);
+    check(&[None, None], 3);
 }
 
 fn record(supervisor: &Supervisor, rank: u32, end: &str) {
