@@ -78,7 +78,7 @@ impl Service {
 }
 
 impl Watch {
-    /// Looks once; reports whether the service has taken the answer. Until then what was spent before holds.
+    /// Looks once; reports whether the service has taken the answer. Otherwise the previous answer still applies.
     fn look(&self) -> bool {
         let standings = match self.views.budgets(&self.budgets, (self.clock)()) {
             Ok(standings) => standings,
@@ -92,7 +92,7 @@ impl Watch {
     }
 }
 
-/// Returns the budgets of which at least all is spent.
+/// Returns the budgets whose spending has reached the limit.
 fn spent(budgets: &[Budget], standings: &[api::BudgetStanding]) -> Vec<SpentBudget> {
     let is_spent = |standing: &api::BudgetStanding| standing.spent_nano_dollars >= standing.limit_nano_dollars;
     let all = budgets.iter().zip(standings).filter(|(_, standing)| is_spent(standing));

@@ -1,5 +1,5 @@
-//! What a cache holds of each dataset, for those that place jobs near their data: who opens a dataset leaves a list of its
-//! objects' copies, and anybody who may read the folder finds what is there of them.
+//! What a cache holds of each dataset, for placing jobs near their data: a program that opens a dataset writes a list of its
+//! objects' copies, and any program that may read the folder can measure how much of these copies is there.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

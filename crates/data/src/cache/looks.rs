@@ -1,5 +1,5 @@
-//! One look at a remote dataset for all ranks of a job's attempt on a node: which objects it has, each in one state. It spares
-//! billed requests, and the ranks read the same data though an object may change while they start.
+//! One look at a remote dataset for all ranks of a job's attempt on a node: which objects it has, each in one state. Sharing it
+//! saves billed requests, and all ranks read the same data even if an object changes while they start.
 
 use std::fs;
 use std::path::{Path, PathBuf};

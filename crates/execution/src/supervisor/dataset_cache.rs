@@ -1,8 +1,8 @@
 //! Looks at the cache of datasets that the job's ranks use on this node, so that the control plane can place later jobs near
 //! their data.
 //!
-//! A look is a listing of a folder and a stat of each object's file, on a thread of its own, since a file system may be slow to
-//! answer. What changed little isn't news: a cache that fills would be reported again and again.
+//! A look lists a folder and takes a stat of each object's file, on a thread of its own, since a file system may be slow. Small
+//! changes aren't reported: a cache that fills up would cause a report after each look.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -16,7 +16,7 @@ use super::input::{Action, Input};
 use super::node_attempt::NodeAttempt;
 use crate::protocol::{CacheReport, CachedDataset, SupervisorSpec};
 
-/// The first look, and the time between two looks afterwards, which are less often the longer the attempt runs.
+/// The delay of the first look; pauses between looks double up to the second figure.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(30);
 /// How long the end waits for the last look.
@@ -33,7 +33,7 @@ pub(super) struct CacheWatch {
 }
 
 impl CacheWatch {
-    /// Starts looking. Ranks in a container have a cache that can't be told from here.
+    /// Starts looking. The cache of ranks in a container is inside of it, and isn't looked at.
     pub(super) fn start(spec: &SupervisorSpec, inherited: &Environment, inputs: mpsc::Sender<Input>) -> CacheWatch {
         let environment = environment::of_node(spec, inherited);
         let folder = gangline_data::cache_folder(&environment).filter(|_| spec.container.is_none());
@@ -49,7 +49,7 @@ impl CacheWatch {
     }
 }
 
-/// Without a thread nobody looks, which costs nothing but knowledge.
+/// Starts the thread. If there is none, the control plane merely knows less of the node.
 fn watch(folder: PathBuf, inputs: mpsc::Sender<Input>) -> Option<(Sender<()>, Receiver<CacheReport>)> {
     let ((ask, asked), (tell, told)) = (channel(), channel());
     let look = move || {
