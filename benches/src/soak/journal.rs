@@ -23,6 +23,8 @@ const FOLDERS: [&str; 2] = ["history", "snapshots"];
 
 /// What says beside the database how far the journal had come.
 const ANCHOR: &str = "journal.anchor";
+/// The distance of its two slots, which are written in turn: `gangline-anchor-1 TURN SEQUENCE ...`.
+const ANCHOR_SLOT_BYTES: usize = 4_096;
 
 /// The end of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,6 +150,21 @@ pub(super) fn head(folder: &Path) -> Result<Head> {
     Ok(Head { sequence: sequence.cast_unsigned(), checksum })
 }
 
+/// The last record that the anchor in a data folder names. The control plane answers nobody about a later one.
+///
+/// # Errors
+/// When the anchor can't be read.
+pub(super) fn anchored(data: &Path) -> Result<u64> {
+    let bytes = std::fs::read(data.join(ANCHOR)).context("read the anchor")?;
+    let named = |slot: &[u8]| {
+        let line = String::from_utf8_lossy(slot);
+        let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
+        Some((fields.next()?.ok()?, fields.next()?.ok()?))
+    };
+    let newest = bytes.chunks(ANCHOR_SLOT_BYTES).filter_map(named).max().context("the anchor is empty")?;
+    Ok(newest.1)
+}
+
 /// Whether a journal in a folder has that record just so.
 ///
 /// # Errors
@@ -265,6 +282,19 @@ mod tests {
         assert_eq!(newest.sequence, 3);
         assert!(has(folder.path(), &newest).unwrap());
         assert!(!has(folder.path(), &Head { sequence: 2, checksum: vec![9] }).unwrap());
+    }
+
+    #[test]
+    fn the_newest_slot_of_an_anchor_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut bytes = vec![b' '; ANCHOR_SLOT_BYTES];
+        bytes.extend(b"gangline-anchor-1 9 41 ab 3 cd\n");
+        std::fs::write(folder.path().join(ANCHOR), &bytes).unwrap();
+        assert_eq!(anchored(folder.path()).unwrap(), 41);
+        let other = b"gangline-anchor-1 10 42 ab 3 cd\n";
+        bytes[..other.len()].copy_from_slice(other);
+        std::fs::write(folder.path().join(ANCHOR), &bytes).unwrap();
+        assert_eq!(anchored(folder.path()).unwrap(), 42);
     }
 
     #[test]

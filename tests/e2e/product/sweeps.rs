@@ -74,8 +74,9 @@ fn is_over(product: &Product, job: &str) -> bool {
 
 #[test]
 fn once_a_budget_is_spent_no_job_of_it_begins_unless_it_is_released() {
-    // A slot costs four cents an hour, so a tenth of a second spends it.
-    let budget = "[[budget]]\nname = \"tiny\"\nusd = \"0.000001\"\nper = \"month\"\nwhen_spent = \"hold\"\n";
+    // A slot costs four cents an hour, so a job spends it in a tenth of a second. The whole bill's budget would be spent by the
+    // idle slot before the first job comes.
+    let budget = "[[budget]]\nname = \"tiny\"\nqueue = \"default\"\nusd = \"0.000001\"\nper = \"month\"\nwhen_spent = \"hold\"\n";
     let mut product = Product::down(&["a=cpu:1"]);
     let config = product.job_file("gangline.toml", budget);
     product.option("--config", &config);
