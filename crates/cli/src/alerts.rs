@@ -182,7 +182,7 @@ pub(crate) fn read(file: &Path) -> Result<Rules, Failure> {
 
 /// What alerts of a control plane need from its configuration.
 pub(crate) struct Setup {
-    rules: Rules,
+    pub(crate) rules: Rules,
     mail: Option<MailServer>,
     pub(crate) budgets: Arc<[Budget]>,
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use gangline_api as api;
 use gangline_control::service::{Handle, Service};
-use gangline_server::{Configured, ReadConfiguration};
+use gangline_server::{Configured, ReadConfiguration, alerts as alerting};
 use gangline_specs::config::Config;
 use tracing::{error, info};
 
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::{configuration, output};
+use crate::{alerts, configuration, output};
 
 pub(crate) fn run(client: &Client, is_json: bool) -> Result<(), Failure> {
     let reloaded: api::Reloaded = client.post("/reload", &serde_json::json!({}))?;
@@ -29,14 +29,16 @@ fn described(reloaded: &api::Reloaded) -> String {
 }
 
 /// Returns the function that reads the file again and compares it with what the control plane was started with.
-pub(crate) fn reader(folder: PathBuf, named: Option<PathBuf>, started_with: Config) -> ReadConfiguration {
+fn reader((folder, named, started_with): (PathBuf, Option<PathBuf>, Config)) -> ReadConfiguration {
     ReadConfiguration(Arc::new(move || {
-        let config = match configuration::path(&folder, named.as_ref()) {
-            Some(path) => configuration::read(&path).map_err(|failure| failure.detail())?,
-            None => Config::default(),
-        };
+        let path = configuration::path(&folder, named.as_ref());
+        let read = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read);
+        let config = read.map_err(|failure| failure.detail())?;
         let needs_restart = fixed_differences(&started_with, &config);
-        Ok(Configured { sharing: config.sharing, needs_restart })
+        // Mail goes by the server with which the control plane was started.
+        let mailing = Config { smtp: started_with.smtp.clone(), ..config };
+        let alerts = alerts::setup(&folder, &mailing, path.as_deref()).map_err(|failure| failure.detail())?.rules;
+        Ok(Configured { sharing: mailing.sharing, alerts, needs_restart })
     }))
 }
 
@@ -47,7 +49,6 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("advertise", before.advertise != now.advertise),
         ("tls", before.tls != now.tls),
         ("topology_file", before.topology_file != now.topology_file),
-        ("alerts_file", before.alerts_file != now.alerts_file),
         ("journal", before.journal != now.journal),
         ("node", before.nodes != now.nodes),
         ("inherit", before.inherit != now.inherit),
@@ -67,20 +68,27 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
 /// Reads the configuration again for a signal.
 pub(crate) struct Reloading {
     pub(crate) read: ReadConfiguration,
-    pub(crate) handle: Handle,
+    handle: Handle,
+    pub(crate) alerts: alerting::Handle,
 }
 
 impl Reloading {
-    pub(crate) fn of(read: ReadConfiguration, service: &Service) -> Reloading {
-        Reloading { read, handle: service.handle() }
+    /// `files`: the data folder, the configuration that is named if one is, and what the control plane was started with.
+    pub(crate) fn of(
+        files: (PathBuf, Option<PathBuf>, Config),
+        service: &Service,
+        alerts: Option<&alerting::Service>,
+    ) -> Reloading {
+        let read = reader(files);
+        Reloading { read, handle: service.handle(), alerts: alerts.map(alerting::Service::handle).unwrap_or_default() }
     }
 
     /// Reads the configuration again; a failure is logged, and the rules stay as they were.
     pub(crate) async fn run(&self) {
         match (self.read.0)() {
             Err(detail) => error!(code = detail.code, "the configuration stays as it was: {}", detail.message),
-            Ok(Configured { sharing, needs_restart }) => match self.handle.configure(sharing).await {
-                Ok(changed) => info!("{}", described(&api::Reloaded { changed, needs_restart })),
+            Ok(configured) => match configured.put_in_force(&self.handle, &self.alerts).await {
+                Ok(reloaded) => info!("{}", described(&reloaded)),
                 Err(error) => error!(%error, "the configuration stays as it was"),
             },
         }

@@ -31,7 +31,7 @@ use crate::configuration;
 use crate::failure::Failure;
 use crate::launcher::{self, Chosen, LauncherArgs};
 use crate::listen::{ListenArgs, Listening};
-use crate::reload::{self, Reloading};
+use crate::reload::Reloading;
 use crate::{Global, alerts, courier, output};
 use beside::Beside;
 use nodes::{nodes_and_rules, price};
@@ -197,8 +197,8 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         .map_err(|error| unpublished(&folder, &error))?;
     let beside = Beside::start(&folder, &config.retention, remotes, &service)?;
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
-    let reloading = Reloading::of(reload::reader(folder.clone(), args.config.clone(), config), &service);
     let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &beside.series());
+    let reloading = Reloading::of((folder.clone(), args.config.clone(), config), &service, alerts.as_ref());
     let watch = budgets::Service::start(&budgets, service.handle(), service.views(), output::now)?;
     let app = App {
         handle: service.handle(),
@@ -213,7 +213,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         code,
         series: beside.series(),
         tracking: beside.tracking(),
-        alerts: alerts.as_ref().map(alerting::Service::handle).unwrap_or_default(),
+        alerts: reloading.alerts.clone(),
         templates: Templates::of(&folder),
         schedules: schedules::Handle::open(&folder),
         budgets,

@@ -7,16 +7,24 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use gangline_api as api;
+use gangline_control::service;
 use gangline_orchestration::Configuration;
+use gangline_telemetry::alerts::Rules;
+use tracing::warn;
 
 use super::error::ApiError;
-use super::{App, ErrorBody};
+use super::{App, ErrorBody, alerts};
+
+/// The rules of alerts, among the parts of the configuration.
+const ALERTS: &str = "alerts";
 
 /// What a configuration file says now.
 #[derive(Clone, Debug)]
 pub struct Configured {
     /// The rules by which the cluster is shared, which may change while the control plane runs.
     pub sharing: Configuration,
+    /// The rules of alerts and who is told, which may change too.
+    pub alerts: Rules,
     /// The other parts that differ from those with which the control plane was started.
     pub needs_restart: Vec<String>,
 }
@@ -39,7 +47,31 @@ pub(super) async fn reload(State(app): State<Arc<App>>) -> Result<Json<api::Relo
     let read = app.read_configuration.clone();
     let read = tokio::task::spawn_blocking(move || read.0()).await;
     let read = read.map_err(|_| ApiError::internal("reading the configuration panicked"))?;
-    let Configured { sharing, needs_restart } = read
+    let configured = read
         .map_err(|detail| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, &detail.code, detail.message, detail.hint))?;
-    Ok(Json(api::Reloaded { changed: app.handle.configure(sharing).await?, needs_restart }))
+    Ok(Json(configured.put_in_force(&app.handle, &app.alerts).await?))
+}
+
+impl Configured {
+    /// Puts in force what can change while the control plane runs, and says what did.
+    ///
+    /// # Errors
+    /// If the service refuses or can't journal the change.
+    pub async fn put_in_force(
+        self,
+        service: &service::Handle,
+        alerts: &alerts::Handle,
+    ) -> Result<api::Reloaded, service::Error> {
+        let Configured { sharing, alerts: rules, mut needs_restart } = self;
+        let mut changed = service.configure(sharing).await?;
+        match alerts.replace(rules) {
+            Ok(true) => changed.push(ALERTS.to_owned()),
+            Ok(false) => {}
+            Err(error) => {
+                warn!(%error, "the rules of alerts stay as they were");
+                needs_restart.push(ALERTS.to_owned());
+            }
+        }
+        Ok(api::Reloaded { changed, needs_restart })
+    }
 }

@@ -355,3 +355,43 @@ fn a_file_of_alert_rules_with_a_mistake_keeps_the_control_plane_from_starting() 
     let ran = product.start_refused();
     assert!(ran.code == 1 && ran.stderr.contains("G0651") && ran.stderr.contains("no mail server"), "{}", ran.stderr);
 }
+
+/// Rules and receivers change with a reload: what fires goes on under the new rules, and a mistake changes nothing.
+#[test]
+fn alerts_follow_a_file_of_rules_that_is_read_again() {
+    let mut product = Product::down(&["a=cpu:2"]);
+    let (url, bodies) = webhook();
+    std::fs::create_dir_all(product.data()).expect("a folder");
+    let file = product.data().join("alerts.toml");
+    let write = |rules: &str| std::fs::write(&file, rules).expect("it is writable");
+    let hot = "[[rule]]\nname='hot'\nmetric='heat'\nabove=10\nclear=5\n";
+    write(&format!("every = '1s'\n{hot}"));
+    product.start();
+    let job = train(&product, "warm", "1,1", "20,20");
+    std::fs::write(product.path("warm.hot"), "").expect("it is writable");
+    let firing = || {
+        let list = product.json(&["alerts"]);
+        let alerts = list["alerts"].as_array().cloned().unwrap_or_default();
+        alerts.into_iter().find(|alert| alert["rule"] == "hot")
+    };
+    let before = wait_for("the alert to fire", firing);
+    write(&format!("every = '500ms'\n[[receiver]]\nname='hook'\nwebhook='{url}'\n{hot}severity='critical'\n"));
+    assert_eq!(product.run(&["reload"]).stdout, "changed: alerts\n");
+    assert_eq!(product.json(&["alerts"])["every_seconds"], 0.5);
+    assert_eq!(firing().map(|alert| alert["id"].clone()), Some(before["id"].clone()), "it is the same alert");
+    assert_eq!(product.run(&["reload"]).stdout, "nothing to change\n");
+    write("every = '500ms'\n[[rule]]\nname='hot'\nsignal='noise'\nabove=1\n");
+    let refused = product.run(&["reload"]);
+    assert!(refused.code == 4 && refused.stderr.contains(":4:8: there is no signal"), "{}", refused.stderr);
+    std::fs::remove_file(product.path("warm.hot")).expect("it is there");
+    let (_, resolved) = told(&bodies, "hot", "resolved");
+    assert_eq!(resolved["subject"], Value::from(job), "the new receiver is told, and the old rules are in force");
+    write("every = '500ms'\n");
+    assert_eq!(product.run(&["reload"]).stdout, "changed: alerts\n");
+    std::fs::write(product.path("warm.hot"), "").expect("it is writable");
+    wait_for("an evaluation", || {
+        let list = product.json(&["alerts"]);
+        list["receivers"].as_array().is_none_or(Vec::is_empty).then_some(())
+    });
+    assert_eq!(firing(), None, "the rule is gone");
+}

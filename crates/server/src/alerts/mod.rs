@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gangline_base::{Timestamp, with_causes};
 use gangline_control::delivery::MailServer;
@@ -60,11 +60,27 @@ pub struct Options {
 #[derive(Debug, Default)]
 struct Shared {
     engine: Engine,
-    every: std::time::Duration,
+    /// The rules in force, the mail server and the clock; none where alerts don't run.
+    setup: Option<Setup>,
     evaluated_at: Option<Timestamp>,
     /// Why the last evaluation had less to look at, or couldn't be kept.
     failure: Option<String>,
     deliveries: Option<Deliveries>,
+}
+
+/// What alerts were set up with.
+#[derive(Clone, Debug)]
+struct Setup {
+    rules: Rules,
+    mail: Option<MailServer>,
+    clock: fn() -> Timestamp,
+}
+
+impl Shared {
+    /// The time between two evaluations.
+    fn every(&self) -> Duration {
+        self.setup.as_ref().map_or(Duration::ZERO, |setup| setup.rules.every)
+    }
 }
 
 /// Running alerts.
@@ -90,13 +106,13 @@ impl Service {
     /// If a thread can't be started. [`Handle::default`] stands for alerts then.
     pub fn start(options: Options) -> io::Result<Service> {
         let file = options.folder.join(SAVED_FILE);
-        let Rules { rules, receivers, every, repeat } = options.rules.clone();
-        let engine = restored(&file, rules, (options.clock)());
-        let deliveries = Deliveries::start(receivers, options.mail.as_ref(), options.clock)?;
-        let shared = Shared { engine, every, deliveries: Some(deliveries), ..Shared::default() };
+        let setup = Setup { rules: options.rules.clone(), mail: options.mail.clone(), clock: options.clock };
+        let engine = restored(&file, setup.rules.rules.clone(), (setup.clock)());
+        let deliveries = Some(setup.deliveries()?);
+        let shared = Shared { engine, setup: Some(setup), deliveries, ..Shared::default() };
         let state_file = StateFile::at(file);
         let handle = Handle { shared: Arc::new(Mutex::new(shared)), state_file: Arc::new(Mutex::new(state_file)) };
-        let watch = Watch { sources: Sources::of(options)?, handle: handle.clone(), every, repeat };
+        let watch = Watch { sources: Sources::of(options)?, handle: handle.clone() };
         let (stop, stopped) = channel();
         let thread = Builder::new().name("alerts".to_owned()).spawn(move || watch.run(&stopped))?;
         Ok(Service { handle, stop, thread })
@@ -120,7 +136,41 @@ impl Service {
     }
 }
 
+impl Setup {
+    fn deliveries(&self) -> io::Result<Deliveries> {
+        Deliveries::start(self.rules.receivers.clone(), self.mail.as_ref(), self.clock)
+    }
+}
+
 impl Handle {
+    /// Puts other rules in force, and reports whether they differ from those before. Alerts and silences stay; an alert of a rule
+    /// that is gone is over with the next evaluation. Receivers that stay the same lose no message.
+    ///
+    /// # Errors
+    /// If alerts don't run, or no thread can be started for new receivers: the rules then stay as they were.
+    pub fn replace(&self, rules: Rules) -> io::Result<bool> {
+        let mut shared = self.shared();
+        let Some(before) = shared.setup.clone() else { return Err(io::Error::other("alerts don't run")) };
+        if before.rules == rules {
+            return Ok(false);
+        }
+        let setup = Setup { rules, ..before.clone() };
+        let now = (setup.clock)();
+        let engine =
+            Engine::restore(setup.rules.rules.clone(), &shared.engine.save(), now).map_err(io::Error::other)?;
+        let replaced = if setup.rules.receivers == before.rules.receivers {
+            None
+        } else {
+            let started = setup.deliveries()?;
+            shared.deliveries.replace(started)
+        };
+        (shared.engine, shared.setup) = (engine, Some(setup));
+        drop(shared);
+        // A message may be on its way to a receiver that doesn't answer.
+        let end = move || replaced.into_iter().for_each(Deliveries::stop);
+        Builder::new().name("alerts-end".to_owned()).spawn(end).map(|_| true)
+    }
+
     fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -154,8 +204,6 @@ fn restored(file: &Path, rules: Vec<gangline_telemetry::alerts::Rule>, now: Time
 struct Watch {
     sources: Sources,
     handle: Handle,
-    every: std::time::Duration,
-    repeat: std::time::Duration,
 }
 
 impl Watch {
@@ -166,7 +214,7 @@ impl Watch {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
             }
-            due += self.every;
+            due += self.handle.shared().every();
             self.evaluate();
             // After an evaluation that took too long, or a suspended machine, the missed ones aren't made up for.
             due = due.max(Instant::now());
@@ -179,7 +227,8 @@ impl Watch {
         let now = (self.sources.clock)();
         let mut shared = self.handle.shared();
         shared.engine.evaluate(now, &readings);
-        let news = shared.engine.news(now, self.repeat);
+        let repeat = shared.setup.as_ref().map_or(Duration::MAX, |setup| setup.rules.repeat);
+        let news = shared.engine.news(now, repeat);
         for alert in &news {
             info!(alert = alert.id, rule = alert.rule, state = alert.state.name(), "{}", alert.summary);
         }

@@ -124,7 +124,7 @@ impl Handle {
             silences: overview.silences.iter().map(silence_to_api).collect(),
             receivers: shared.deliveries.as_ref().map(super::Deliveries::standings).unwrap_or_default(),
             rules: shared.engine.rules().iter().map(|rule| rule.name.clone()).collect(),
-            every_seconds: shared.every.as_secs_f64(),
+            every_seconds: shared.every().as_secs_f64(),
             evaluated_at: shared.evaluated_at.map(api::Time),
             failure: shared.failure.clone(),
         }

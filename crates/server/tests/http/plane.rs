@@ -233,7 +233,8 @@ impl Plane {
             clock,
             read_configuration: ReadConfiguration(Arc::new(|| {
                 let sharing = gangline_orchestration::Configuration::default();
-                Ok(Configured { sharing, needs_restart: vec!["listen".to_owned()] })
+                let alerts = gangline_telemetry::alerts::Rules::built_in();
+                Ok(Configured { sharing, alerts, needs_restart: vec!["listen".to_owned()] })
             })),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
