@@ -6,5 +6,6 @@ mod plain_machines;
 mod plan;
 mod pool;
 mod product;
+mod queue;
 mod slurm;
 mod supervisor;

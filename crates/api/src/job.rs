@@ -255,10 +255,13 @@ pub struct DatasetReads {
 pub struct Attempt {
     /// Which, from 1.
     pub number: u32,
-    /// When it got its devices.
+    /// When it got its devices, unless `allocation` says otherwise.
     pub placed_at: Time,
-    /// When they were free again.
+    /// When they were free again, unless `allocation` says otherwise.
     pub ended_at: Option<Time>,
+    /// When the system below Gangline (Slurm) allocated its nodes, where that happens after the placement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<Allocation>,
     /// Why it was placed then and there.
     pub placed_because: String,
     /// How it ended and what follows.
@@ -273,6 +276,17 @@ pub struct Attempt {
     /// Ranks that hold up the others, by the last look (measured).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stragglers: Vec<String>,
+}
+
+/// When the system below Gangline (Slurm) allocated an attempt's nodes, by that system's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Allocation {
+    /// When it allocated the nodes; absent while the gang waits in its queue, or if it never did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Time>,
+    /// When it took them back, if it has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Time>,
 }
 
 /// One node's share of an attempt.

@@ -32,8 +32,8 @@ pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;
 pub use explain::{Blocker, Dependency, Explanation, FirstBy, HistoryLine, Placement};
 pub use job::{
-    Attempt, BucketLine, Checkpoints, Code, DatasetReads, Diagnosis, Fault, Gang, Job, JobList, JobStanding, JobState,
-    Point, Price, Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,
+    Allocation, Attempt, BucketLine, Checkpoints, Code, DatasetReads, Diagnosis, Fault, Gang, Job, JobList,
+    JobStanding, JobState, Point, Price, Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,
 };
 pub use metric::{
     LastValue, Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues, NodeMetricCurves,

@@ -46,6 +46,8 @@ pub(crate) enum AllocationKind {
     Job,
     /// Gangs are steps in jobs that hold whole nodes: nothing that restarts waits in Slurm's queue
     Pool,
+    /// As in a pool, but nodes are asked for in Slurm's queue while a gang waits for them, and given back after it
+    Queue,
 }
 
 /// How gangs are started.
@@ -126,9 +128,10 @@ pub(crate) fn choose(
     let nodes = args.pool_nodes.or(file.pool_nodes).map(NonZeroU32::get);
     let allocation = match args.allocation.or(file.allocation) {
         Some(AllocationKind::Pool) => Allocation::Pool { nodes },
-        None | Some(AllocationKind::Job) if nodes.is_some() => {
+        _ if nodes.is_some() => {
             return Err(refused("a number of nodes to hold (pool_nodes) is for the allocation \"pool\"".to_owned()));
         }
+        Some(AllocationKind::Queue) => Allocation::Queue,
         None | Some(AllocationKind::Job) => Allocation::Job,
     };
     let conf = args.slurm_conf.clone().map(PathBuf::into_os_string).or_else(|| std::env::var_os(CONF_VARIABLE));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gangline_api::{Attempt, BucketLine, Budget, Fault, Job, Recovery, Usage};
+use gangline_api::{Allocation, Attempt, BucketLine, Budget, Fault, Job, Recovery, Usage};
 use gangline_base::{Bucket, Bytes, Money};
 
 use crate::{output, sweeps};
@@ -129,6 +129,19 @@ fn spent(budget: &Budget) -> String {
     format!("{spent} of {limit} spent (estimated, by list prices){}", ends.unwrap_or_default())
 }
 
+/// When the system below Gangline allocated an attempt's nodes.
+fn allocated(attempt: &Attempt, allocation: Allocation) -> String {
+    match (allocation.from, attempt.ended_at) {
+        (Some(from), _) => {
+            let waited = from.0.since(attempt.placed_at.0).as_secs_f64();
+            let to = allocation.to.map(|to| format!(" until {}", output::time(to))).unwrap_or_default();
+            format!("allocated by Slurm: from {}{to}, after {waited:.1} s in its queue", output::time(from))
+        }
+        (None, None) => "waits in Slurm's queue, and holds no slots meanwhile".to_owned(),
+        (None, Some(_)) => "Slurm allocated nothing to it, so nothing is booked".to_owned(),
+    }
+}
+
 fn attempts(text: &mut String, attempts: &[Attempt]) -> std::fmt::Result {
     let mut told: Option<(u32, &Fault)> = None;
     for attempt in attempts {
@@ -136,6 +149,9 @@ fn attempts(text: &mut String, attempts: &[Attempt]) -> std::fmt::Result {
             attempt.shares.iter().map(|share| format!("{} {:?}", share.node, share.devices)).collect();
         writeln!(text, "  attempt {:<4} {} on {}", attempt.number, output::time(attempt.placed_at), places.join(", "))?;
         writeln!(text, "               placed: {}", attempt.placed_because)?;
+        if let Some(allocation) = &attempt.allocation {
+            writeln!(text, "               {}", allocated(attempt, *allocation))?;
+        }
         if let Some(silence) = &attempt.silence {
             writeln!(text, "               {silence}")?;
         }

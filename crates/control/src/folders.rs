@@ -13,7 +13,12 @@ pub(crate) fn checkpoint_folder(data: &Path, job: JobId, said: Option<&str>) -> 
     }
 }
 
+/// Returns the folder of a gang's attempt below the data folder.
+pub(crate) fn attempt_folder(data: &Path, job: JobId, attempt: AttemptNumber) -> PathBuf {
+    data.join("jobs").join(job.to_string()).join(attempt.to_string())
+}
+
 /// Returns the folder of a share's supervisor below the data folder.
 pub(crate) fn share_folder(data: &Path, job: JobId, attempt: AttemptNumber, node: &str) -> PathBuf {
-    data.join("jobs").join(job.to_string()).join(attempt.to_string()).join(node)
+    attempt_folder(data, job, attempt).join(node)
 }

@@ -108,6 +108,7 @@ fn running_job() -> JobRecord {
     record.attempts.push(AttemptRecord {
         number: 1,
         placed_at: Timestamp::EPOCH,
+        allocation: None,
         ended_at: None,
         placed_because: "it fits".to_owned(),
         ended_because: None,

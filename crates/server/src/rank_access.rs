@@ -69,6 +69,7 @@ mod tests {
         let attempt = |number, ended_at: Option<u64>| api::Attempt {
             number,
             placed_at: api::Time(at(1)),
+            allocation: None,
             ended_at: ended_at.map(|seconds| api::Time(at(seconds))),
             placed_because: String::new(),
             ended_because: None,

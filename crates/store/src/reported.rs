@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use gangline_base::{Bucket, Buckets, GpuSeconds, Phase};
+use gangline_base::{Bucket, Buckets, GpuSeconds, Phase, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds since the Unix epoch.
@@ -291,4 +291,15 @@ impl From<&UsageRecord> for Buckets {
         }
         buckets
     }
+}
+
+/// When the launcher's own system allocated an attempt's nodes, by its clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocationRecord {
+    /// When the nodes were allocated; none while the gang waits in that system's queue, or if it never left it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Timestamp>,
+    /// When they were released, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Timestamp>,
 }

@@ -1,5 +1,6 @@
 //! `cost`: what training cost, where the money went, and how much capacity to buy.
 
+mod allocated;
 mod budgets;
 mod diff;
 mod estimate;
@@ -81,7 +82,7 @@ pub(crate) fn run(global: &Global, command: &CostCommand) -> Result<(), Failure>
         CostCommand::Budgets => budgets::run(&client()?, global.json),
         CostCommand::Export(args) => export::run(&client()?, args),
         CostCommand::Reconcile(args) => reconcile::run(&client()?, args, global.json),
-        CostCommand::Sacct(args) => sacct::run(args, global.json),
+        CostCommand::Sacct(args) => sacct::run(global, args),
         CostCommand::Plan(args) => plan::run(global, args),
         CostCommand::Roadmap(args) => roadmap::run(global, args),
     }

@@ -12,9 +12,10 @@ use gangline_api::Time;
 use gangline_base::{Money, Timestamp};
 use serde_json::json;
 
-use super::{device_time, percent};
+use super::{allocated, device_time, percent};
+use crate::client::Client;
 use crate::failure::Failure;
-use crate::{moment, output};
+use crate::{Global, moment, output};
 
 /// The command that writes what is read.
 const COMMAND: &str = "SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2 --starttime 2026-01-01 \
@@ -41,6 +42,9 @@ pub(crate) struct SacctArgs {
     /// Its end [default: the last job's end]
     #[arg(long, value_name = "TIME", value_parser = moment::in_utc)]
     to: Option<Timestamp>,
+    /// Compare what Slurm allocated to Gangline's own jobs with what the ledger booked for them, job by job
+    #[arg(long, conflicts_with_all = ["rates", "devices", "by", "from", "to"])]
+    reconcile: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -75,7 +79,7 @@ struct Past {
     repeated: u64,
 }
 
-pub(super) fn run(args: &SacctArgs, is_json: bool) -> Result<(), Failure> {
+pub(super) fn run(global: &Global, args: &SacctArgs) -> Result<(), Failure> {
     let past = if args.file.as_os_str() == "-" {
         read(std::io::stdin(), &args.file)?
     } else {
@@ -91,8 +95,11 @@ pub(super) fn run(args: &SacctArgs, is_json: bool) -> Result<(), Failure> {
             "AllocTRES names devices only if AccountingStorageTRES has gres/gpu (slurm.conf(5))",
         ));
     };
+    if args.reconcile {
+        return allocated::run(&Client::connect(global)?, &past.jobs, global.json);
+    }
     let bill = Bill::of(&past, (args.from.unwrap_or(first), args.to.unwrap_or(last)), args);
-    if is_json {
+    if global.json {
         return output::json(&bill.as_json(&past));
     }
     output::print(&bill.text(args.by, &past))?;

@@ -11,7 +11,7 @@ use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info};
 
-use super::allocation_ends::EndedAllocations;
+use super::allocations::EndedAllocations;
 use super::audit::Audit;
 use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
 use super::capacities::Capacities;
@@ -91,6 +91,8 @@ pub(super) struct Actor {
     pub(super) housekeeping: Housekeeping,
     pub(super) watched_at: Timestamp,
     pub(super) anchor_synced_at: Timestamp,
+    /// When the launcher was last told which gangs wait.
+    pub(super) demand_told_at: Timestamp,
 }
 
 impl Actor {
@@ -186,9 +188,9 @@ impl Actor {
             Request::Report { report, reply } => self.answer_report(now, *report, reply, batch),
             Request::Launched { gang } => self.launched(now, gang, batch),
             Request::Looked { share, found } => self.looked(now, &share, found, batch),
-            Request::Surveyed { survey, ends } => {
+            Request::Surveyed { survey, allocations } => {
                 self.surveyed(now, survey, batch);
-                self.take_allocation_ends(now, ends, batch);
+                self.take_allocations(now, allocations, batch);
             }
             // Whoever asked may have stopped.
             Request::CodeInUse { reply } => drop(reply.send(self.code_in_use())),
@@ -225,6 +227,7 @@ impl Actor {
             self.anchor_synced_at = now;
         }
         self.relaunch(now, batch);
+        self.tell_demand(now);
         self.watch(now);
         self.evict_stragglers(now, batch);
         self.remove_nodes(now, batch);
@@ -266,6 +269,9 @@ impl Actor {
         let booked = record.follow_and_book(now, decision, &self.engine);
         self.rows.ledger.extend(booked.into_iter().map(|entry| (record.queue.clone(), entry)));
         record.price_attempt(|node| self.options.price_of(node));
+        if matches!(decision, Decision::Place { .. }) && self.options.launcher.allocates() {
+            record.await_allocation();
+        }
         info!(job = %id, "{}", record.because);
         self.rows.jobs.insert(id);
         self.tell(now, decision, batch);

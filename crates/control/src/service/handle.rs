@@ -2,7 +2,7 @@
 
 use gangline_api as api;
 use gangline_base::{Bytes, EmailAddress, JobId, JobSpec, NodeName, Principal, Submitter, SweepId, SweepSpec};
-use gangline_execution::launcher::{AllocationEnd, SurveyedNode};
+use gangline_execution::launcher::{GangAllocation, SurveyedNode};
 use gangline_execution::protocol::{NodeFinding, Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, Fate, JobChange, Refusal, SpentBudget};
 use std::collections::BTreeMap;
@@ -233,8 +233,8 @@ pub(super) enum Request {
     },
     Surveyed {
         survey: Result<Vec<SurveyedNode>, String>,
-        /// How that system ended gangs' allocations lately, by the gangs' folders.
-        ends: Vec<(PathBuf, AllocationEnd)>,
+        /// What that system has allocated to gangs, by the gangs' folders.
+        allocations: Vec<(PathBuf, GangAllocation)>,
     },
     /// Which copies of code live jobs need.
     CodeInUse {

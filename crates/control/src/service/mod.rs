@@ -8,7 +8,7 @@
 //! replayed the durable entries into a new engine. Running jobs go on.
 
 mod actor;
-mod allocation_ends;
+mod allocations;
 mod audit;
 mod batch;
 mod capacities;
@@ -19,6 +19,7 @@ mod code;
 mod configure;
 mod contacts;
 mod dataset_caches;
+mod demand;
 mod epoch;
 mod findings;
 mod handle;

@@ -13,7 +13,7 @@ use gangline_specs::config::{self, ConfigError};
 use tracing::{info, warn};
 
 use super::actor::Actor;
-use super::allocation_ends::EndedAllocations;
+use super::allocations::EndedAllocations;
 use super::audit::Audit;
 use super::batch::{Batch, Rows};
 use super::capacities::Capacities;
@@ -296,6 +296,7 @@ impl Actor {
             last_seen,
             watched_at: now,
             anchor_synced_at: now,
+            demand_told_at: Timestamp::EPOCH,
             options,
         };
         if actor.options.survey.is_some() {
@@ -370,6 +371,9 @@ impl Actor {
                 && (record.lacks_prices() | record.align(now, job, &self.engine))
             {
                 record.price_attempt(|node| self.options.price_of(node));
+                if self.options.launcher.allocates() {
+                    record.await_allocation();
+                }
                 self.rows.jobs.insert(job.id);
             }
         }

@@ -73,8 +73,8 @@ pub(super) fn run(
             Err(failure) => Err(with_causes(&failure)),
         };
         failures = if survey.is_ok() { 0 } else { failures.saturating_add(1) };
-        let ends = launcher.allocation_ends();
-        if service.send(Request::Surveyed { survey, ends }).is_err() {
+        let allocations = launcher.allocations();
+        if service.send(Request::Surveyed { survey, allocations }).is_err() {
             return;
         }
         let backoff = SURVEY_INTERVAL.saturating_mul(1 << failures.min(4)).min(PAUSE_MAX);

@@ -118,6 +118,10 @@ fn attempt_to_api(attempt: &AttemptRecord) -> Attempt {
         number: attempt.number,
         placed_at: Time(attempt.placed_at),
         ended_at: attempt.ended_at.map(Time),
+        allocation: attempt.allocation.map(|_| gangline_api::Allocation {
+            from: attempt.held_from().map(Time),
+            to: attempt.allocation.and_then(|allocation| allocation.to).map(Time),
+        }),
         placed_because: attempt.placed_because.clone(),
         ended_because: attempt.ended_because.clone(),
         fault,

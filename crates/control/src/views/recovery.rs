@@ -16,7 +16,7 @@ fn recovery(failed: &AttemptRecord, next: &AttemptRecord) -> Option<Recovery> {
     let released = failed.ended_at?;
     let at = Timestamp::from_unix_nanos;
     let gone = last_end(failed).unwrap_or(released);
-    let queued = next.placed_at.since(released);
+    let queued = next.held_from().unwrap_or(next.placed_at).since(released);
     let marks = marks_of(next);
     let noticed = at(fault.noticed_at);
     // A job without a checkpoint to read has no restore phase.

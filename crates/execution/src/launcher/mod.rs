@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gangline_base::Timestamp;
 pub use inherited::Inherited;
 pub use local::LocalLauncher;
 pub use slurm::{InvalidTopology, Places, SlurmLauncher, read_topology};
@@ -72,9 +73,26 @@ pub trait Launcher: Send + Sync {
         Ok(None)
     }
 
-    /// Returns how the launcher's own system ended the allocations of gangs lately, by the gangs' folders, as of the last survey.
-    fn allocation_ends(&self) -> Vec<(PathBuf, AllocationEnd)> {
+    /// Reports whether a gang, once it is placed, still waits until the launcher's own system allocates its nodes to it. Otherwise
+    /// it holds them from its placement to its end.
+    fn allocates(&self) -> bool {
+        false
+    }
+
+    /// Returns which gangs' nodes the launcher's own system has allocated to them, by the gangs' folders, as of the last survey.
+    /// Allocations that are over are included as long as that system knows them.
+    fn allocations(&self) -> Vec<(PathBuf, GangAllocation)> {
         Vec::new()
+    }
+
+    /// Reports whether the launcher asks its own system for the nodes of gangs that wait, and so has to know them.
+    fn asks_for_nodes(&self) -> bool {
+        false
+    }
+
+    /// Takes the gangs that wait for nodes, first in line first, in place of those before. Never blocks.
+    fn want(&self, gangs: Vec<WantedGang>) {
+        drop(gangs);
     }
 
     /// Returns the longest that an attempt may run, and who says so; none if nobody limits it.
@@ -88,6 +106,32 @@ pub trait Launcher: Send + Sync {
         let _ = has_jobs;
         SURVEY_INTERVAL
     }
+}
+
+/// A gang that waits for nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedGang {
+    /// Its job's id, `job-12`.
+    pub gang: String,
+    /// How many nodes it needs.
+    pub nodes: u32,
+    /// The kind of its accelerators.
+    pub accelerator: String,
+    /// How many it needs on each node.
+    pub accelerators_per_node: u32,
+    /// How long an attempt may run.
+    pub time_limit: Option<Duration>,
+}
+
+/// The time for which the launcher's own system allocated nodes to a gang, by that system's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GangAllocation {
+    /// When the nodes were allocated.
+    pub from: Timestamp,
+    /// When they were released, if they were.
+    pub to: Option<Timestamp>,
+    /// How that system ended the allocation, if it did; none if this launcher asked for the end.
+    pub end: Option<AllocationEnd>,
 }
 
 /// How the launcher's own system ended a gang's allocation before the gang was done.

@@ -9,7 +9,9 @@ use gangline_base::{AttemptNumber, JobId, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{VERSION_CLOSED, encode};
-use crate::reported::{DatasetReadsRecord, FaultRecord, SavedRecord, ShareStateRecord, UnixNanos, UsageRecord};
+use crate::reported::{
+    AllocationRecord, DatasetReadsRecord, FaultRecord, SavedRecord, ShareStateRecord, UnixNanos, UsageRecord,
+};
 
 /// The most shares in one entry; a larger attempt has several entries, each far below the largest record.
 const SHARES_MAX: usize = 512;
@@ -25,6 +27,9 @@ pub struct ClosedAttempt {
     /// The index of the first of `shares` in the gang.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub first: usize,
+    /// When the launcher's own system allocated its nodes; none where the placement does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<AllocationRecord>,
     /// The shares in the gang's order.
     pub shares: Vec<ClosedShare>,
     /// The earliest fault and its node.
@@ -105,6 +110,7 @@ impl ClosedAttempt {
                 job: self.job,
                 attempt: self.attempt,
                 first: self.first + shares.start,
+                allocation: self.allocation,
                 shares: self.shares[shares.clone()].to_vec(),
                 fault: self.fault.clone().filter(|_| shares.start == 0),
                 progress: self.progress,
@@ -162,6 +168,7 @@ mod tests {
             job: JobId(7),
             attempt: AttemptNumber(2),
             first: 0,
+            allocation: None,
             shares: (0..nodes).map(share).collect(),
             fault: Some(("n1".to_owned(), fault)),
             progress: ClosedProgress {
@@ -190,6 +197,9 @@ mod tests {
         assert_eq!(read(FIXTURE.as_bytes()), attempt(2));
         let nothing = ClosedAttempt { shares: vec![ClosedShare::default()], fault: None, ..attempt(1) };
         assert_eq!(read(&nothing.encode()[0]), nothing);
+        let allocated = AllocationRecord { from: Some(Timestamp::from_unix_nanos(7)), to: None };
+        let allocated = ClosedAttempt { allocation: Some(allocated), ..attempt(1) };
+        assert_eq!(read(&allocated.encode()[0]), allocated);
     }
 
     /// Proves A-10: a large gang's result has several records, each far below the largest allowed.

@@ -68,7 +68,7 @@ fn is_same_attempt(made: &AttemptRecord, stored: &AttemptRecord, is_known: bool)
     let mut shares = made.shares.iter().zip(&stored.shares);
     (made.number, made.placed_at, made.ended_at) == (stored.number, stored.placed_at, stored.ended_at)
         && made.shares.len() == stored.shares.len()
-        && (!is_known || made.fault == stored.fault)
+        && (!is_known || (&made.fault, made.allocation) == (&stored.fault, stored.allocation))
         && shares.all(|(made, stored)| is_same_share(made, stored, is_known))
 }
 

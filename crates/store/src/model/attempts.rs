@@ -54,6 +54,7 @@ mod tests {
         let attempt = |nodes: usize| AttemptRecord {
             number: 1,
             placed_at: Timestamp::EPOCH,
+            allocation: None,
             ended_at: None,
             placed_because: String::new(),
             ended_because: None,

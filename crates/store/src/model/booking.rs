@@ -15,11 +15,14 @@ pub fn accrued(job: JobId, attempt: &AttemptRecord) -> Vec<LedgerEntry> {
 
 /// Returns what a live attempt would be booked as if it ended at `at`; nothing once it has ended.
 pub fn accrued_until(job: JobId, attempt: &AttemptRecord, at: Timestamp) -> Vec<LedgerEntry> {
-    if attempt.ended_at.is_some() { Vec::new() } else { book_attempt(job, attempt, at.max(attempt.placed_at)) }
+    if attempt.ended_at.is_some() { Vec::new() } else { book_attempt(job, attempt, at) }
 }
 
-/// Returns the ledger entries of an attempt that has just ended, one for each node.
-pub(super) fn book_attempt(job: JobId, attempt: &AttemptRecord, to: Timestamp) -> Vec<LedgerEntry> {
+/// Returns the ledger entries of an attempt that ends `now`, one for each node. An attempt that never held its devices has
+/// entries of no time.
+pub(super) fn book_attempt(job: JobId, attempt: &AttemptRecord, now: Timestamp) -> Vec<LedgerEntry> {
+    let to = attempt.held_to(now).max(attempt.placed_at);
+    let from = attempt.held_from().map_or(to, |from| from.min(to));
     let book_share = |share: &super::ShareRecord| {
         let node = NodeName::new(&share.node).ok()?;
         let allocation = Allocation {
@@ -28,7 +31,7 @@ pub(super) fn book_attempt(job: JobId, attempt: &AttemptRecord, to: Timestamp) -
             price: share.price.unwrap_or(Money::ZERO),
             node,
             devices: u32::try_from(share.devices.len()).expect("a node has fewer than 2^32 accelerators"),
-            from: attempt.placed_at,
+            from,
             to,
         };
         let reported = share.usage().map(|(since, usage)| (Timestamp::from_unix_nanos(since), Buckets::from(usage)));

@@ -40,6 +40,7 @@ impl JobRecord {
             job: self.id,
             attempt: AttemptNumber(attempt.number),
             first: 0,
+            allocation: attempt.allocation,
             shares: attempt.shares.iter().map(closed_share).collect(),
             fault: attempt.fault.clone(),
             progress: ClosedProgress {
@@ -56,13 +57,14 @@ impl JobRecord {
     /// Restores the result of the last attempt, before the decision that ends it. A result of another attempt
     /// is ignored.
     pub fn take_closed(&mut self, closed: ClosedAttempt) {
-        let ClosedAttempt { job: _, attempt: number, first, shares, fault, progress } = closed;
+        let ClosedAttempt { job: _, attempt: number, first, allocation, shares, fault, progress } = closed;
         let Some(attempt) = self.attempts.last_mut().filter(|last| last.number == number.0) else { return };
         for (share, closed) in attempt.shares.iter_mut().skip(first).zip(shares) {
             share.price = closed.price;
             share.samples_stored = closed.samples;
             share.report = closed.report.map(opened_report);
         }
+        attempt.allocation = allocation;
         attempt.fault = fault.or(attempt.fault.take());
         let ClosedProgress { steps, high_water_step, losses, tokens, checkpoints, spent } = progress;
         let ((step, total_steps), (first_loss, loss)) = (steps, losses);

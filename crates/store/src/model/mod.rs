@@ -6,6 +6,7 @@
 
 pub(crate) mod account;
 mod agreement;
+mod allocation;
 pub(crate) mod answers;
 mod attempts;
 pub(crate) mod audit;
@@ -33,9 +34,9 @@ mod sweep;
 mod wanted;
 
 pub use crate::reported::{
-    DatasetReadsRecord, DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord, OutcomeRecord,
-    RankRecord, RendezvousRecord, ReportRecord, SavedRecord, ShareStateRecord, SilenceRecord, UnixNanos, UsageRecord,
-    WorkRecord,
+    AllocationRecord, DatasetReadsRecord, DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord,
+    OutcomeRecord, RankRecord, RendezvousRecord, ReportRecord, SavedRecord, ShareStateRecord, SilenceRecord, UnixNanos,
+    UsageRecord, WorkRecord,
 };
 pub use account::{Account, Usage};
 pub(crate) use account::{stored_account, write_account};

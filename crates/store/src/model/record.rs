@@ -15,7 +15,7 @@ use super::retention::RemovedRecord;
 use super::straggler::StragglerRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
 use crate::codec::{PinV1, SpecV1};
-use crate::reported::{DatasetReadsRecord, FaultCauseRecord, FaultRecord, ReportRecord};
+use crate::reported::{AllocationRecord, DatasetReadsRecord, FaultCauseRecord, FaultRecord, ReportRecord};
 
 /// The document's version.
 const VERSION: u32 = 1;
@@ -110,6 +110,9 @@ pub struct AttemptRecord {
     pub number: u32,
     /// When the gang was placed.
     pub placed_at: Timestamp,
+    /// When the launcher's own system allocated its nodes; none where the placement does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<AllocationRecord>,
     /// When the attempt ended, if it has.
     pub ended_at: Option<Timestamp>,
     /// The reason for the placement, as a sentence.
@@ -292,6 +295,7 @@ impl JobRecord {
         self.attempts.push(AttemptRecord {
             number,
             placed_at: now,
+            allocation: None,
             ended_at,
             placed_because,
             ended_because,

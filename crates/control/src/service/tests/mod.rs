@@ -1,6 +1,7 @@
 //! Tests of the service's promises, on a real journal, with a launcher that only records its calls and a
 //! clock that moves only when told. Turns are taken by hand, so that nothing depends on threads.
 
+mod allocations;
 mod bills;
 mod curves;
 mod dataset_caches;

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use gangline_api::{Health, JobState};
-use gangline_execution::launcher::{AllocationEnd, LaunchError, Presence};
+use gangline_execution::launcher::{AllocationEnd, GangAllocation, LaunchError, Presence};
 use gangline_execution::protocol::Outcome;
 use gangline_orchestration::HealthPolicy;
 
@@ -147,8 +147,9 @@ fn a_job_that_somebody_cancelled_is_held_and_others_go_on() {
         }
         supervisor.ends(now, Outcome::Terminated).tell(&mut world);
         let gang = supervisor.spec.folder.parent().expect("a share is below its gang").to_path_buf();
-        let ends = vec![("/of/another".into(), end), (gang, end)];
-        world.request(Request::Surveyed { survey: Err("not now".to_owned()), ends });
+        let ended = GangAllocation { from: now, to: Some(now), end: Some(end) };
+        let allocations = vec![("/of/another".into(), ended), (gang, ended)];
+        world.request(Request::Surveyed { survey: Err("not now".to_owned()), allocations });
         world.pass(11 * SECOND);
         let shown = world.show(job);
         let is_told = shown.history.iter().any(|line| line.text.starts_with(said));
@@ -172,8 +173,9 @@ fn a_job_that_comes_no_further_within_the_time_limit_is_held() {
             }
             supervisor.ends(now, Outcome::Terminated).tell(&mut world);
             let gang = supervisor.spec.folder.parent().expect("a share is below its gang").to_path_buf();
-            let ends = vec![(gang, AllocationEnd::TimeLimit)];
-            world.request(Request::Surveyed { survey: Err("not now".to_owned()), ends });
+            let ended = GangAllocation { from: now, to: Some(now), end: Some(AllocationEnd::TimeLimit) };
+            let allocations = vec![(gang, ended)];
+            world.request(Request::Surveyed { survey: Err("not now".to_owned()), allocations });
             world.pass(11 * SECOND);
             for spec in world.launch() {
                 supervisor = Supervisor::new(&spec, world.now);

@@ -39,7 +39,7 @@ fn world() -> World {
 }
 
 fn survey(world: &mut World, nodes: Vec<SurveyedNode>) {
-    world.request(Request::Surveyed { survey: Ok(nodes), ends: Vec::new() });
+    world.request(Request::Surveyed { survey: Ok(nodes), allocations: Vec::new() });
 }
 
 fn node(world: &mut World, name: &str) -> Node {
@@ -81,7 +81,7 @@ fn what_was_seen_outlasts_a_restart_and_silence_changes_nothing() {
     survey(&mut world, vec![SurveyedNode { taken, ..seen("n1", 2) }, seen("n2", 2)]);
     world.drain("n2", DrainWish::WhenFree).expect("it is there");
     world.crash_and_restart();
-    world.request(Request::Surveyed { survey: Err(because("Slurm doesn't answer")), ends: Vec::new() });
+    world.request(Request::Surveyed { survey: Err(because("Slurm doesn't answer")), allocations: Vec::new() });
     let shown = node(&mut world, "n1");
     assert_eq!((shown.status.as_str(), shown.status_reason.as_deref()), ("ready", Some("others hold 1 of its 2")));
     survey(&mut world, vec![seen("n1", 2), seen("n2", 2)]);

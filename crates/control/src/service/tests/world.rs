@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use gangline_base::{
     AcceleratorKind, Bytes, CheckpointPolicy, Epoch, GangShape, HangTimeout, JobId, JobSpec, Launch, Money, NodeName,
     PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
-use gangline_execution::launcher::{LaunchError, Launcher, Presence};
+use gangline_execution::launcher::{LaunchError, Launcher, Presence, WantedGang};
 use gangline_execution::protocol::{NodeFinding, Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, NodeCapacity, Snapshot};
 use gangline_specs::config::NodeConfig;
@@ -41,6 +42,10 @@ pub(super) struct Machines {
     pub(super) undying: Mutex<BTreeSet<PathBuf>>,
     /// Presences that override the default.
     pub(super) told: Mutex<BTreeMap<PathBuf, Presence>>,
+    /// Whether gangs wait for allocations by the launcher's own system.
+    pub(super) allocates: AtomicBool,
+    /// The gangs that wait for nodes, as the control plane last said; it says so only where this is set.
+    pub(super) wanted: Mutex<Option<Vec<WantedGang>>>,
 }
 
 impl Launcher for Machines {
@@ -71,6 +76,18 @@ impl Launcher for Machines {
 
     fn stays(&self, _folder: &Path, is_gang_over: bool) -> bool {
         !is_gang_over
+    }
+
+    fn asks_for_nodes(&self) -> bool {
+        self.wanted.lock().expect("no test panics while it holds this").is_some()
+    }
+
+    fn want(&self, gangs: Vec<WantedGang>) {
+        *self.wanted.lock().expect("no test panics while it holds this") = Some(gangs);
+    }
+
+    fn allocates(&self) -> bool {
+        self.allocates.load(Ordering::Relaxed)
     }
 }
 

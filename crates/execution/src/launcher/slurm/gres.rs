@@ -84,6 +84,14 @@ fn read_one(entry: &str) -> Option<(Option<&str>, u32)> {
     }
 }
 
+/// Returns the first GPUs in a list of generic resources: their kind, if they have a type, and their number;
+/// none if the list has no GPUs.
+#[must_use]
+pub fn gpus(list: &str) -> Option<(Option<String>, u32)> {
+    let first = read(list).into_iter().next()?;
+    Some((first.slurm_type.is_some().then(|| first.kind()), first.count))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

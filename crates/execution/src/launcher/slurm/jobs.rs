@@ -1,5 +1,6 @@
 //! Reads Slurm's jobs from `squeue --json`.
 
+use gangline_base::Timestamp;
 use serde_json::Value;
 
 use super::{gres, hostlist, json};
@@ -16,6 +17,10 @@ pub(super) struct SlurmJob {
     pub(super) id: u64,
     pub(super) comment: String,
     pub(super) stage: Stage,
+    /// When its nodes were allocated, in whole seconds; none while it is pending.
+    pub(super) allocated_at: Option<Timestamp>,
+    /// When it ended, in whole seconds, if it has.
+    pub(super) ended_at: Option<Timestamp>,
     /// How Slurm ended it, if it is over and Slurm did.
     pub(super) end: Option<AllocationEnd>,
     /// Why it is pending.
@@ -26,6 +31,13 @@ pub(super) struct SlurmJob {
     pub(super) cpus_per_node: u32,
     /// Memory on each node, if Slurm allocates memory.
     pub(super) memory_per_node_mib: u64,
+}
+
+impl SlurmJob {
+    /// Reports whether it has no nodes yet.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.stage, Stage::Pending | Stage::Configuring)
+    }
 }
 
 /// Stage of a job.
@@ -61,16 +73,25 @@ fn read_one(job: &Value) -> Result<SlurmJob, LaunchError> {
     let (cpus, memory) = allocated(json::text(&job["tres_alloc_str"]));
     let cpus = cpus.or_else(|| json::number(&job["cpus"])).unwrap_or(0);
     let gpus = gpus(job, names.len());
+    // Slurm also says when it expects a pending job to start, and a running one to end.
+    let time = |name: &str| json::number(&job[name]).filter(|seconds| *seconds > 0).and_then(timestamp);
     Ok(SlurmJob {
         id,
         comment: json::text(&job["comment"]).to_owned(),
         stage,
+        allocated_at: time("start_time").filter(|_| stage != Stage::Pending),
+        ended_at: time("end_time").filter(|_| matches!(stage, Stage::Completing | Stage::Over)),
         end: states.iter().filter(|_| stage == Stage::Over).find_map(|state| end(state)),
         reason: json::text(&job["state_reason"]).to_owned(),
         nodes: names.into_iter().zip(gpus).collect(),
         cpus_per_node: u32::try_from(cpus).unwrap_or(u32::MAX).div_ceil(count),
         memory_per_node_mib: memory.div_ceil(u64::from(count)),
     })
+}
+
+/// Returns a time from seconds since the Unix epoch.
+fn timestamp(seconds: u64) -> Option<Timestamp> {
+    seconds.checked_mul(1_000_000_000).map(Timestamp::from_unix_nanos)
 }
 
 fn stage(states: &[String]) -> Option<Stage> {
@@ -153,6 +174,8 @@ mod tests {
             id: 1,
             comment: "/tmp/x/y".to_owned(),
             stage: Stage::Holding,
+            allocated_at: timestamp(1_795_351_509),
+            ended_at: None,
             end: None,
             reason: "None".to_owned(),
             nodes: vec![("n2".to_owned(), 2), ("n3".to_owned(), 2)],
@@ -162,6 +185,7 @@ mod tests {
         assert_eq!(old[0], gang);
         assert_eq!((old[1].nodes.as_slice(), old[1].cpus_per_node), (&[("n2".to_owned(), 1)][..], 3));
         assert_eq!((old[2].stage, old[2].reason.as_str(), old[2].nodes.len()), (Stage::Pending, "Resources", 0));
+        assert_eq!(old[2].allocated_at, None, "the time when it is expected to start is no allocation");
     }
 
     #[test]

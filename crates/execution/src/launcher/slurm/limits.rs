@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::SlurmLauncher;
 use super::command::Programs;
 use super::script::TIME_LIMIT_MARGIN;
 use crate::launcher::LaunchError;
@@ -47,6 +48,25 @@ impl PartitionLimits {
             (None, None) if self.has_default => Some("UNLIMITED".to_owned()),
             (None, _) => None,
         }
+    }
+}
+
+impl SlurmLauncher {
+    /// Returns how long jobs may run in the partition. If Slurm doesn't say it in a form that is understood, that is no reason
+    /// to do without its nodes.
+    pub(super) fn limits_of(&self, partition: &str) -> Result<PartitionLimits, LaunchError> {
+        match PartitionLimits::read(&self.programs, partition) {
+            Err(LaunchError::Refused { message, .. }) => {
+                tracing::warn!(partition, message, "Slurm doesn't say how long jobs may run");
+                Ok(PartitionLimits::default())
+            }
+            read => read,
+        }
+    }
+
+    /// Returns the limits that Slurm was last known to have.
+    pub(super) fn limits(&self) -> PartitionLimits {
+        self.state().limits.map_or_else(PartitionLimits::default, |(_, limits)| limits)
     }
 }
 

@@ -12,6 +12,7 @@
 //! is taken for gone).
 
 mod command;
+mod demand;
 mod gres;
 mod hostlist;
 mod jobs;
@@ -37,15 +38,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+pub use gres::gpus;
 pub use pool::Allocation;
 pub use script::JobOptions;
 pub use topology::{InvalidTopology, Places, read_topology};
 
 use super::spec::{last_words, write_spec};
-use super::{AllocationEnd, FINAL_REPORT_FILE, LaunchError, Launcher, Presence, SurveyedNode};
+use super::{FINAL_REPORT_FILE, GangAllocation, LaunchError, Launcher, Presence, SurveyedNode, WantedGang};
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::IDENTITY_FILE;
 use command::{Programs, SLURM};
+use demand::Demand;
 use jobs::{SlurmJob, Stage};
 use limits::PartitionLimits;
 use pace::Pace;
@@ -120,8 +123,10 @@ struct State {
     kills: BTreeMap<PathBuf, Instant>,
     /// Jobs that this process has cancelled, as long as Slurm knows them.
     cancelled: BTreeSet<u64>,
-    /// Time when a holding job was last requested for each node that the pool lacks.
+    /// Time when a holding job was last requested for each node that the pool lacks, or for a gang.
     held_at: BTreeMap<String, Instant>,
+    /// The gangs for which nodes are asked for in Slurm's queue.
+    demand: Demand,
 }
 
 impl SlurmLauncher {
@@ -153,23 +158,6 @@ impl SlurmLauncher {
         (state.default_partition, state.limits) = (Some(partition), Some(limits));
         drop(state);
         Ok(snapshot)
-    }
-
-    /// Returns how long jobs may run in the partition. If Slurm doesn't say it in a form that is understood, that is no reason
-    /// to do without its nodes.
-    fn limits_of(&self, partition: &str) -> Result<PartitionLimits, LaunchError> {
-        match PartitionLimits::read(&self.programs, partition) {
-            Err(LaunchError::Refused { message, .. }) => {
-                tracing::warn!(partition, message, "Slurm doesn't say how long jobs may run");
-                Ok(PartitionLimits::default())
-            }
-            read => read,
-        }
-    }
-
-    /// Returns the limits that Slurm was last known to have.
-    fn limits(&self) -> PartitionLimits {
-        self.state().limits.map_or_else(PartitionLimits::default, |(_, limits)| limits)
     }
 
     /// Submits a gang unless it is in Slurm already.
@@ -258,7 +246,7 @@ impl SlurmLauncher {
         let record = Record::read(&folder).ok().flatten().map(|record| record.job);
         let job = snapshot.job_of(&folder, record).filter(|job| job.stage != Stage::Over)?;
         let node = node_of(share);
-        let is_there = is_waiting(job) || job.nodes.iter().any(|(name, _)| *name == node);
+        let is_there = job.is_waiting() || job.nodes.iter().any(|(name, _)| *name == node);
         let is_step_there = || !is_in_pool(share) || snapshot.step(job.id, &step_name(share)).is_some();
         (is_there && is_step_there()).then_some(job)
     }
@@ -278,7 +266,7 @@ impl SlurmLauncher {
             let Some(job) = Self::job_of_share(snapshot, &share) else { continue };
             let verdict = self.verdict(snapshot, &node_of(&share));
             let is_deaf = verdict == Verdict::Unreachable;
-            let step = snapshot.step(job.id, &step_name(&share)).filter(|_| !is_deaf && !is_waiting(job));
+            let step = snapshot.step(job.id, &step_name(&share)).filter(|_| !is_deaf && !job.is_waiting());
             // In a pool, the job may have other gangs' steps too.
             let patience = if is_in_pool(&share) { PEERS_WAIT } else { STEP_KILL_WAIT };
             match step {
@@ -347,7 +335,7 @@ enum GangState {
 
 impl Launcher for SlurmLauncher {
     fn launch(&self, gang: &[SupervisorSpec]) -> Vec<Result<(), LaunchError>> {
-        if self.options.allocation.is_pool() {
+        if self.options.allocation.holds_nodes() {
             return gang.iter().map(|spec| self.start_step(spec)).collect();
         }
         let Err(failure) = self.submit(gang) else { return gang.iter().map(|_| Ok(())).collect() };
@@ -379,7 +367,7 @@ impl Launcher for SlurmLauncher {
             return Ok(Presence::Unable { why: last_words(folder) });
         }
         let mut state = self.state();
-        if job.as_ref().is_none_or(is_waiting) {
+        if job.as_ref().is_none_or(SlurmJob::is_waiting) {
             let since = state.waiting_since.entry(job_folder(folder)).or_insert_with(Instant::now).elapsed();
             let is_pending = job.as_ref().is_some_and(|job| job.stage == Stage::Pending);
             let why = job.map(|job| format!("in Slurm's queue: {}", job.reason)).unwrap_or_default();
@@ -409,7 +397,7 @@ impl Launcher for SlurmLauncher {
         let node = node_of(folder);
         let is_there = match self.seen(folder)? {
             GangState::TooNew => true,
-            GangState::Job { job, .. } if is_waiting(&job) => true,
+            GangState::Job { job, .. } if job.is_waiting() => true,
             GangState::Job { job, is_over } => {
                 (!is_over || self.is_deaf(&node)) && job.nodes.iter().any(|(name, _)| *name == node)
             }
@@ -438,10 +426,22 @@ impl Launcher for SlurmLauncher {
         !is_in_pool(share) && (!is_gang_over || is_killed())
     }
 
-    fn allocation_ends(&self) -> Vec<(PathBuf, AllocationEnd)> {
+    fn allocates(&self) -> bool {
+        !self.options.allocation.holds_nodes()
+    }
+
+    fn asks_for_nodes(&self) -> bool {
+        self.options.allocation == Allocation::Queue
+    }
+
+    fn want(&self, gangs: Vec<WantedGang>) {
+        self.state().demand.replace(gangs);
+    }
+
+    fn allocations(&self) -> Vec<(PathBuf, GangAllocation)> {
         let gangs = self.options.folder.join("jobs");
         let state = self.state();
-        state.snapshot.iter().flat_map(|snapshot| snapshot.ends(&gangs, &state.cancelled)).collect()
+        state.snapshot.iter().flat_map(|snapshot| snapshot.allocations(&gangs, &state.cancelled)).collect()
     }
 
     fn longest_run(&self) -> Option<(Duration, String)> {
@@ -462,10 +462,11 @@ impl Launcher for SlurmLauncher {
         let nodes = {
             let mut state = self.state();
             // The holding job of a node that was lost is dead, though Slurm may not say so yet.
-            let is_held =
-                |node: &str| self.options.allocation.is_pool() && pool::is_held(&self.options, &snapshot, node);
+            let is_held = |node: &str| {
+                self.options.allocation.holds_nodes() && pool::holder(&self.options, &snapshot, node).is_some()
+            };
             state.probes.revisit(&snapshot, |node| !snapshot.is_leaving(node) && !is_held(node));
-            let nodes = snapshot.surveyed(&self.options, &state.probes);
+            let nodes = snapshot.surveyed(&self.options, &state.probes, state.demand.refusal.as_deref());
             let may_start = |folder: &Path, at: &Instant| is_in_pool(folder) && at.elapsed() < pool::STEP_START_MAX * 2;
             let waits = |folder: &Path, at: &Instant| {
                 *at >= snapshot.at || may_start(folder, at) || snapshot.job_of(folder, None).is_some()
@@ -478,21 +479,9 @@ impl Launcher for SlurmLauncher {
         self.carry_out_kills(&snapshot)?;
         match self.options.allocation {
             Allocation::Pool { nodes } => self.hold(&snapshot, nodes)?,
+            Allocation::Queue => self.follow_demand(&snapshot)?,
             Allocation::Job => self.release(&snapshot)?,
         }
         Ok(Some(nodes))
     }
-}
-
-/// Reports whether a job has no nodes yet.
-fn is_waiting(job: &SlurmJob) -> bool {
-    matches!(job.stage, Stage::Pending | Stage::Configuring)
-}
-
-/// Returns the first GPUs in a list of generic resources: their kind, if they have a type, and their number;
-/// none if the list has no GPUs.
-#[must_use]
-pub fn gpus(list: &str) -> Option<(Option<String>, u32)> {
-    let first = gres::read(list).into_iter().next()?;
-    Some((first.slurm_type.is_some().then(|| first.kind()), first.count))
 }

@@ -21,9 +21,10 @@ use crate::launcher::{LaunchError, Openness};
 use crate::protocol::SupervisorSpec;
 
 /// The script of a holding job: it waits to be cancelled. The job's steps do the work.
-const HOLD: &str = "#!/bin/bash\n# Written by Gangline: holds a node for gangs. scancel --name=gangline-pool gives all back.\nexec sleep infinity\n";
+const HOLD: &str =
+    "#!/bin/bash\n# Written by Gangline: holds nodes for gangs, until it is cancelled.\nexec sleep infinity\n";
 /// Delay before a node is requested again after Slurm refused its holding job, or the job ended at once.
-const HOLD_AGAIN_AFTER: Duration = Duration::from_secs(10);
+pub(super) const HOLD_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// A step that doesn't exist this long after its `srun` was started never will: `srun` gives up sooner.
 pub(super) const STEP_START_MAX: Duration = Duration::from_mins(1);
@@ -39,11 +40,14 @@ pub enum Allocation {
         /// Number of nodes to hold; none: all of them.
         nodes: Option<u32>,
     },
+    /// Gangs are steps in jobs that hold whole nodes, which are asked for in Slurm's queue while a gang waits for them.
+    Queue,
 }
 
 impl Allocation {
-    pub(super) fn is_pool(self) -> bool {
-        matches!(self, Allocation::Pool { .. })
+    /// Reports whether gangs are steps in jobs that hold whole nodes.
+    pub(super) fn holds_nodes(self) -> bool {
+        !matches!(self, Allocation::Job)
     }
 }
 
@@ -61,27 +65,62 @@ pub(super) fn has_holders(options: &SlurmOptions, snapshot: &Snapshot) -> bool {
     snapshot.live_jobs().any(|job| is_holder(options, job))
 }
 
-/// Reports whether a job of the pool is on a node, or about to be.
-pub(super) fn is_held(options: &SlurmOptions, snapshot: &Snapshot, node: &str) -> bool {
-    snapshot.job_of(&comment(options, node), None).is_some()
+/// Returns the job that holds a node, or will hold it once it runs.
+pub(super) fn holder<'a>(options: &SlurmOptions, snapshot: &'a Snapshot, node: &str) -> Option<&'a SlurmJob> {
+    let own = comment(options, node);
+    let is_on = |job: &SlurmJob| Path::new(&job.comment) == own || job.nodes.iter().any(|(name, _)| name == node);
+    snapshot.live_jobs().find(|job| is_holder(options, job) && is_on(job))
 }
 
-/// Returns whether gangs may start on a node of a pool that is open in Slurm.
-pub(super) fn openness(options: &SlurmOptions, snapshot: &Snapshot, node: &str) -> Openness {
-    let because = match snapshot.job_of(&comment(options, node), None) {
+/// Reports whether gangs run in a job that holds nodes.
+pub(super) fn has_gangs(snapshot: &Snapshot, job: &SlurmJob) -> bool {
+    snapshot.steps_of(job.id).any(|step| step.name.starts_with(STEP_PREFIX))
+}
+
+/// Returns whether gangs may start on a node that is open in Slurm. `refusal` is why Slurm refused the last request for nodes.
+pub(super) fn openness(options: &SlurmOptions, snapshot: &Snapshot, node: &str, refusal: Option<&str>) -> Openness {
+    let because = match holder(options, snapshot, node) {
         Some(job) if job.stage == Stage::Holding => return Openness::Open,
         Some(job) if job.stage == Stage::Completing => "the pool's job on it is ending".to_owned(),
         Some(job) => format!("the pool's job on it is in Slurm's queue: {}", job.reason),
+        None if options.allocation == Allocation::Queue => not_allocated(options, snapshot, refusal),
         None => "the pool doesn't hold it".to_owned(),
     };
     Openness::Closed { because }
+}
+
+/// Says that Slurm hasn't allocated a node to Gangline, and what it says of the requests.
+fn not_allocated(options: &SlurmOptions, snapshot: &Snapshot, refusal: Option<&str>) -> String {
+    let mut requests = snapshot.live_jobs().filter(|job| is_holder(options, job) && job.stage == Stage::Pending);
+    let of_queue = match (requests.next(), refusal) {
+        (Some(first), _) => {
+            let gang = Path::new(&first.comment).file_name().unwrap_or_default().to_string_lossy();
+            format!(": job {} in its queue asks for nodes for {gang} ({})", first.id, first.reason)
+        }
+        (None, Some(refusal)) => format!(": {refusal}"),
+        (None, None) => String::new(),
+    };
+    format!("Slurm hasn't allocated it to Gangline{of_queue}")
+}
+
+/// A job to submit that holds whole nodes.
+#[derive(Debug)]
+pub(super) struct Holding<'a> {
+    pub(super) name: &'static str,
+    pub(super) comment: PathBuf,
+    /// The node, or one like those that are wanted.
+    pub(super) node: &'a SlurmNode,
+    pub(super) is_this_node: bool,
+    pub(super) count: u32,
+    /// How long the gang may run; none: until it is cancelled.
+    pub(super) time_limit: Option<Duration>,
 }
 
 impl SlurmLauncher {
     /// Requests the nodes that the pool lacks, and releases those that are unreachable: the control plane
     /// treats what runs on them as dead, and Slurm then makes sure that it is.
     pub(super) fn hold(&self, snapshot: &Snapshot, limit: Option<u32>) -> Result<(), LaunchError> {
-        let held = |node: &&SlurmNode| snapshot.job_of(&comment(&self.options, &node.name), None);
+        let held = |node: &&SlurmNode| holder(&self.options, snapshot, &node.name);
         let (with, mut without): (Vec<&SlurmNode>, Vec<_>) = snapshot.nodes().partition(|node| held(node).is_some());
         for job in with.iter().filter(|node| self.is_deaf(&node.name)).filter_map(held) {
             if job.stage == Stage::Holding {
@@ -101,33 +140,44 @@ impl SlurmLauncher {
             state.held_at.insert(node.name.clone(), Instant::now());
             state.pace.changed();
             drop(state);
-            if let Err(failure) = self.hold_node(node) {
+            let holding = Holding {
+                name: "gangline-pool",
+                comment: comment(&self.options, &node.name),
+                node,
+                is_this_node: true,
+                count: 1,
+                time_limit: None,
+            };
+            if let Err(failure) = self.submit_holder(&holding) {
                 tracing::warn!(node = node.name, failure = %gangline_base::with_causes(&failure), "Slurm doesn't give a node to the pool");
             }
         }
         Ok(())
     }
 
-    fn hold_node(&self, node: &SlurmNode) -> Result<(), LaunchError> {
+    /// Submits a job that holds nodes until it is cancelled, or as long as the partition lets it.
+    pub(super) fn submit_holder(&self, holding: &Holding<'_>) -> Result<(), LaunchError> {
         let folder = self.options.folder.join("pool");
         fs::create_dir_all(&folder).map_err(|source| failed("create", &folder, source))?;
         let script = record::write_script(&folder, HOLD)?;
         let mut arguments = vec![
             "--parsable".to_owned(),
             "--no-requeue".to_owned(),
-            "--job-name=gangline-pool".to_owned(),
-            format!("--comment={}", comment(&self.options, &node.name).display()),
-            "--nodes=1".to_owned(),
-            "--ntasks=1".to_owned(),
-            format!("--nodelist={}", node.name),
+            format!("--job-name={}", holding.name),
+            format!("--comment={}", holding.comment.display()),
+            format!("--nodes={}", holding.count),
+            format!("--ntasks={}", holding.count),
+            "--ntasks-per-node=1".to_owned(),
             "--exclusive".to_owned(),
+            // What runs on the other nodes outlives a node that fails.
+            "--no-kill".to_owned(),
             "--mem=0".to_owned(),
             format!("--chdir={}", folder.display()),
             "--output=/dev/null".to_owned(),
         ];
-        arguments.extend(Slice::whole(node).gres.map(|gres| format!("--gres={gres}")));
-        // A holding job runs until it is cancelled, or as long as the partition lets it.
-        arguments.extend(self.limits().time(None).map(|time| format!("--time={time}")));
+        arguments.extend(holding.is_this_node.then(|| format!("--nodelist={}", holding.node.name)));
+        arguments.extend(Slice::whole(holding.node).gres.map(|gres| format!("--gres={gres}")));
+        arguments.extend(self.limits().time(holding.time_limit).map(|time| format!("--time={time}")));
         arguments.extend(script::account(&self.options.job));
         arguments.push(script.display().to_string());
         self.programs.run("sbatch", &arguments).map(|_| ())
@@ -136,7 +186,7 @@ impl SlurmLauncher {
     /// Releases idle nodes that an earlier control plane held.
     pub(super) fn release(&self, snapshot: &Snapshot) -> Result<(), LaunchError> {
         let is_left = |job: &&SlurmJob| is_holder(&self.options, job) && job.stage != Stage::Completing;
-        let is_idle = |job: &&SlurmJob| !snapshot.steps_of(job.id).any(|step| step.name.starts_with(STEP_PREFIX));
+        let is_idle = |job: &&SlurmJob| !has_gangs(snapshot, job);
         snapshot.live_jobs().filter(is_left).filter(is_idle).try_for_each(|job| self.end_job(job))
     }
 
@@ -150,9 +200,9 @@ impl SlurmLauncher {
             Some(snapshot) => snapshot,
             None => self.look()?,
         };
-        let holder = snapshot.job_of(&comment(&self.options, &spec.node), None);
+        let holder = holder(&self.options, &snapshot, &spec.node);
         let held = snapshot.node(&spec.node).zip(holder.filter(|job| job.stage == Stage::Holding));
-        let message = || format!("the pool doesn't hold {} now", spec.node);
+        let message = || format!("no job of Gangline holds {} now", spec.node);
         let (node, job) = held.ok_or_else(|| LaunchError::Unavailable { system: SLURM, message: message() })?;
         write_spec(&SupervisorSpec { keeps_visible_devices: false, address: node.address.clone(), ..spec.clone() })?;
         let text = script::script(std::slice::from_ref(spec), &Slice::whole(node), &self.options.program, Some(job.id));

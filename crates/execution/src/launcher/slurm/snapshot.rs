@@ -11,7 +11,7 @@ use super::jobs::{self, SlurmJob, Stage};
 use super::nodes::{self, SlurmNode};
 use super::probes::{Probes, Verdict};
 use super::{SlurmOptions, pool};
-use crate::launcher::{AllocationEnd, LaunchError, Openness, SurveyedNode, Taken};
+use crate::launcher::{GangAllocation, LaunchError, Openness, SurveyedNode, Taken};
 
 /// A snapshot of Slurm.
 #[derive(Clone, Debug)]
@@ -72,16 +72,19 @@ impl Snapshot {
         self.jobs.iter().any(|job| job.id == id)
     }
 
-    /// Returns how Slurm ended jobs that were submitted for gangs below a folder, by the gangs' folders, but for those `cancelled`
-    /// by this launcher.
-    pub(super) fn ends(
+    /// Returns what was allocated to gangs below a folder, by the gangs' folders. Jobs that this launcher has `cancelled` have no
+    /// end by Slurm.
+    pub(super) fn allocations(
         &self,
         gangs: &Path,
         cancelled: &BTreeSet<u64>,
-    ) -> impl Iterator<Item = (PathBuf, AllocationEnd)> {
-        let is_ours = move |job: &&SlurmJob| Path::new(&job.comment).starts_with(gangs) && !cancelled.contains(&job.id);
-        let ours = self.jobs.iter().filter(is_ours);
-        ours.filter_map(|job| Some((PathBuf::from(&job.comment), job.end?)))
+    ) -> impl Iterator<Item = (PathBuf, GangAllocation)> {
+        let ours = self.jobs.iter().filter(move |job| Path::new(&job.comment).starts_with(gangs));
+        ours.filter_map(|job| {
+            let end = job.end.filter(|_| !cancelled.contains(&job.id));
+            let allocation = GangAllocation { from: job.allocated_at?, to: job.ended_at, end };
+            Some((PathBuf::from(&job.comment), allocation))
+        })
     }
 
     /// Returns the steps of a job, as far as they were queried.
@@ -113,7 +116,7 @@ impl Snapshot {
     }
 
     /// Returns the nodes as the control plane sees them.
-    pub(super) fn surveyed(&self, options: &SlurmOptions, probes: &Probes) -> Vec<SurveyedNode> {
+    pub(super) fn surveyed(&self, options: &SlurmOptions, probes: &Probes, refusal: Option<&str>) -> Vec<SurveyedNode> {
         let own = ["jobs", "pool"].map(|folder| options.folder.join(folder));
         let foreign = self.taken(|job| !own.iter().any(|own| Path::new(&job.comment).starts_with(own)));
         let surveyed = |node: &SlurmNode| {
@@ -124,7 +127,9 @@ impl Snapshot {
                 Openness::Open | Openness::Closed { .. } if probes.verdict(&node.name) == Verdict::Unreachable => {
                     Openness::Silent { because: "its slurmd doesn't answer".to_owned() }
                 }
-                Openness::Open if options.allocation.is_pool() => pool::openness(options, self, &node.name),
+                Openness::Open if options.allocation.holds_nodes() => {
+                    pool::openness(options, self, &node.name, refusal)
+                }
                 by_slurm => by_slurm,
             };
             SurveyedNode {

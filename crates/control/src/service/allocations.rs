@@ -1,5 +1,6 @@
-//! What the launcher's own system says of an allocation that it ended: whether an administrator cancelled it, its time was over,
-//! or others needed the nodes. A supervisor only knows that it was told to end.
+//! What the launcher's own system says of the allocations of gangs: since when each has its nodes, which is booked, and how it
+//! ended one: whether an administrator cancelled it, its time was over, or others needed the nodes. A supervisor only knows
+//! that it was told to end.
 //!
 //! The job is requeued at once, with a pause in which the answer comes. One that somebody cancelled is held: it would be
 //! submitted again against the will of who cancelled it. So is one that ran into the time limit a second time without getting
@@ -10,12 +11,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeId, Submitter, Timestamp};
-use gangline_execution::launcher::AllocationEnd;
+use gangline_execution::launcher::{AllocationEnd, GangAllocation};
 use gangline_execution::protocol::Outcome;
 use gangline_orchestration::{Event, JobChange};
+use gangline_store::model::AllocationRecord;
 
 use super::actor::Actor;
 use super::batch::Batch;
+use crate::folders::attempt_folder;
 
 /// How long after an attempt's end the answer counts. Slurm knows jobs that are over for five minutes (MinJobAge).
 const ANSWER_MAX: Duration = Duration::from_secs(120);
@@ -70,13 +73,32 @@ impl Actor {
         reached == 0 || before.is_none_or(|before| reached > before)
     }
 
-    /// Follows what the launcher's system says of how allocations ended.
-    pub(super) fn take_allocation_ends(
+    /// Notes when the nodes of live attempts were allocated and released: that time is booked.
+    fn note_allocations(&mut self, allocations: &BTreeMap<PathBuf, GangAllocation>) {
+        if allocations.is_empty() {
+            return;
+        }
+        for (job, record) in &mut self.records {
+            let live = record.last_attempt().filter(|last| last.ended_at.is_none() && last.awaits_allocation());
+            let Some(number) = live.map(|last| last.number) else { continue };
+            let gang = attempt_folder(&self.options.folder, *job, AttemptNumber(number));
+            let Some(GangAllocation { from, to, .. }) = allocations.get(&gang) else { continue };
+            if record.follow_allocation(AllocationRecord { from: Some(*from), to: *to }) {
+                self.rows.jobs.insert(*job);
+            }
+        }
+    }
+
+    /// Follows what the launcher's system says of the allocations of gangs.
+    pub(super) fn take_allocations(
         &mut self,
         now: Timestamp,
-        ends: Vec<(PathBuf, AllocationEnd)>,
+        allocations: Vec<(PathBuf, GangAllocation)>,
         batch: &mut Batch,
     ) {
+        let ends = allocations.iter().filter_map(|(gang, allocation)| Some((gang.clone(), allocation.end?)));
+        let ends: Vec<(PathBuf, AllocationEnd)> = ends.collect();
+        self.note_allocations(&allocations.into_iter().collect());
         for (gang, end) in ends {
             let Some(EndedAllocation { job, has_saved, .. }) = self.ended_allocations.unexplained.remove(&gang) else {
                 continue;

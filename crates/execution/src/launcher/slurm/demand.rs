@@ -1,0 +1,168 @@
+//! Nodes that Gangline asks for in Slurm's queue: for each of the gangs that wait first, a job that holds as many whole nodes as the
+//! gang needs. The job names no nodes and stays in the queue for as long as the gang waits, so it ages there as anybody's
+//! does. Once it runs, its nodes are open to gangs, which run inside it as steps ([`super::pool`]).
+//!
+//! Such a job has the comment `DATA/pool/queue/GANG`; the control plane keeps no list of them. Sources: sbatch(1).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::SlurmLauncher;
+use super::jobs::{SlurmJob, Stage};
+use super::nodes::SlurmNode;
+use super::pool::{self, HOLD_AGAIN_AFTER, Holding};
+use super::snapshot::Snapshot;
+use crate::launcher::{LaunchError, WantedGang};
+
+/// How long nodes on which nothing runs are kept: a gang that restarts, or the next in line, takes them without waiting.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+/// A gang that still waits so long after its nodes were allocated has lost them to another one.
+const TAKEN_AFTER: Duration = Duration::from_secs(20);
+/// A step that was started less than this ago may be missing in what Slurm said.
+const STEP_LAG: Duration = Duration::from_secs(10);
+
+/// What is remembered of the jobs that hold nodes.
+#[derive(Debug, Default)]
+pub(super) struct Demand {
+    /// The gangs that wait for nodes, first in line first; none until the control plane has said so: after a restart nothing is
+    /// withdrawn before that.
+    wanted: Option<Vec<WantedGang>>,
+    /// Since when each job holds its nodes, as far as was seen.
+    held_since: BTreeMap<u64, Instant>,
+    /// Since when nothing runs in each of these jobs.
+    idle_since: BTreeMap<u64, Instant>,
+    /// Why Slurm refused the last request, if it did.
+    pub(super) refusal: Option<String>,
+}
+
+impl Demand {
+    /// Replaces the gangs that wait.
+    pub(super) fn replace(&mut self, gangs: Vec<WantedGang>) {
+        self.wanted = Some(gangs);
+    }
+
+    /// Updates since when jobs hold nodes and are idle, and returns those that have been idle for too long.
+    fn idle(&mut self, snapshot: &Snapshot, jobs: &[&SlurmJob]) -> Vec<u64> {
+        let holding = || jobs.iter().filter(|job| job.stage == Stage::Holding);
+        self.held_since.retain(|id, _| holding().any(|job| job.id == *id));
+        let is_idle = |job: &SlurmJob| !pool::has_gangs(snapshot, job);
+        self.idle_since.retain(|id, _| holding().any(|job| job.id == *id && is_idle(job)));
+        for job in holding() {
+            self.held_since.entry(job.id).or_insert(snapshot.at);
+            if is_idle(job) {
+                self.idle_since.entry(job.id).or_insert(snapshot.at);
+            }
+        }
+        let mut idle = self.idle_since.iter().filter(|(_, since)| since.elapsed() > IDLE_MAX);
+        idle.by_ref().map(|(id, _)| *id).collect()
+    }
+
+    /// Reports whether nodes are on their way to a gang: requested, or allocated so lately that it may not have been placed yet.
+    fn is_served(&self, job: &SlurmJob) -> bool {
+        let is_fresh = || self.held_since.get(&job.id).is_none_or(|since| since.elapsed() < TAKEN_AFTER);
+        job.is_waiting() || job.stage == Stage::Holding && is_fresh()
+    }
+}
+
+/// Returns the comment of the jobs that hold nodes for a gang.
+fn comment(folder: &Path, gang: &str) -> PathBuf {
+    folder.join("pool/queue").join(gang)
+}
+
+impl SlurmLauncher {
+    /// Asks for the nodes of waiting gangs, withdraws requests of gangs that wait no more, and gives back nodes that are idle.
+    pub(super) fn follow_demand(&self, snapshot: &Snapshot) -> Result<(), LaunchError> {
+        let of_queue = |job: &&SlurmJob| Path::new(&job.comment).starts_with(self.options.folder.join("pool"));
+        let jobs: Vec<&SlurmJob> = snapshot.live_jobs().filter(of_queue).collect();
+        let mut state = self.state();
+        let is_starting = state.waiting_since.values().any(|at| at.elapsed() < STEP_LAG);
+        let idle = state.demand.idle(snapshot, &jobs);
+        let Some(wanted) = state.demand.wanted.clone() else { return Ok(()) };
+        drop(state);
+        let is_wanted = |job: &SlurmJob| {
+            wanted.iter().any(|gang| Path::new(&job.comment) == comment(&self.options.folder, &gang.gang))
+        };
+        for job in &jobs {
+            let is_withdrawn = job.is_waiting() && !is_wanted(job);
+            if is_withdrawn || idle.contains(&job.id) && !is_starting {
+                self.end_job(job)?;
+            }
+        }
+        for gang in &wanted {
+            let folder = comment(&self.options.folder, &gang.gang);
+            let mut state = self.state();
+            let is_served = jobs.iter().any(|job| Path::new(&job.comment) == folder && state.demand.is_served(job));
+            let asked_at = state.held_at.get(&gang.gang).copied();
+            if is_served || asked_at.is_some_and(|at| at >= snapshot.at || at.elapsed() < HOLD_AGAIN_AFTER) {
+                continue;
+            }
+            state.held_at.insert(gang.gang.clone(), Instant::now());
+            state.held_at.retain(|_, at| at.elapsed() < HOLD_AGAIN_AFTER);
+            state.pace.changed();
+            drop(state);
+            let asked = self.ask(snapshot, gang);
+            let refusal = asked.err().map(|failure| gangline_base::with_causes(&failure));
+            if let Some(failure) = &refusal {
+                tracing::warn!(gang = gang.gang, failure, "Slurm takes no request for a gang's nodes");
+            }
+            self.state().demand.refusal = refusal;
+        }
+        Ok(())
+    }
+
+    /// Submits a job that holds a gang's nodes once it runs.
+    fn ask(&self, snapshot: &Snapshot, gang: &WantedGang) -> Result<(), LaunchError> {
+        let fits = |node: &&SlurmNode| {
+            let (kind, count) = node.accelerators();
+            kind == gang.accelerator && count >= gang.accelerators_per_node
+        };
+        let smallest = snapshot.nodes().filter(fits).min_by_key(|node| node.accelerators().1);
+        let Some(node) = smallest else {
+            let message = format!("no node has {} of {}", gang.accelerators_per_node, gang.accelerator);
+            return Err(LaunchError::Refused { system: super::SLURM, message });
+        };
+        self.submit_holder(&Holding {
+            name: "gangline-queue",
+            comment: comment(&self.options.folder, &gang.gang),
+            node,
+            is_this_node: false,
+            count: gang.nodes,
+            time_limit: gang.time_limit,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(id: u64, stage: Stage) -> SlurmJob {
+        SlurmJob {
+            id,
+            comment: "/data/pool/queue/job-1".to_owned(),
+            stage,
+            allocated_at: None,
+            ended_at: None,
+            end: None,
+            reason: "Priority".to_owned(),
+            nodes: Vec::new(),
+            cpus_per_node: 0,
+            memory_per_node_mib: 0,
+        }
+    }
+
+    #[test]
+    fn nodes_that_were_just_allocated_or_asked_for_are_not_asked_for_again() {
+        let (now, mut demand) = (Instant::now(), Demand::default());
+        assert!(demand.is_served(&job(1, Stage::Pending)) && demand.is_served(&job(1, Stage::Configuring)));
+        assert!(!demand.is_served(&job(1, Stage::Completing)), "it is ending");
+        assert!(demand.is_served(&job(1, Stage::Holding)), "seen for the first time");
+        demand.held_since.insert(1, now);
+        assert!(demand.is_served(&job(1, Stage::Holding)));
+        if let Some(long_ago) = now.checked_sub(TAKEN_AFTER) {
+            demand.held_since.insert(1, long_ago);
+            assert!(!demand.is_served(&job(1, Stage::Holding)), "another gang has them");
+        }
+    }
+}
