@@ -324,38 +324,6 @@ fn a_gang_that_somebody_was_quicker_than_is_taken_back_and_shown_waiting() {
     assert_eq!(job["faults"].as_u64(), Some(0), "{job:#}");
 }
 
-/// A gang that waits in Slurm's queue holds nothing, so it costs nothing: what is booked is what Slurm says it allocated.
-#[test]
-fn what_is_booked_is_what_slurm_allocated() {
-    if !is_possible() {
-        return;
-    }
-    let mut on = OnSlurm::down(1);
-    let config = on.product.path("gangline.toml");
-    std::fs::write(&config, "[launcher]\nkind = 'slurm'\npending_seconds_max = 120\n").expect("it is writable");
-    on.product.option("--config", config.to_str().expect("text"));
-    on.product.start();
-    on.wait_node("n1", "ready");
-    on.slurm("scontrol", &["update", "partitionname=main", "state=down"]);
-    let id = on.product.submit("name: one\nresources: {accelerators: \"H100:2\"}\nrun: sleep 4\n");
-    wait_for("the wait to be shown", || {
-        let shown = on.product.run(&["show", &id]).stdout;
-        shown.contains("waits in Slurm's queue, and holds no slots meanwhile").then_some(())
-    });
-    // The wait has to differ from the few seconds by which Slurm's whole seconds and ours may.
-    sleep(Duration::from_secs(8));
-    on.slurm("scontrol", &["update", "partitionname=main", "state=up"]);
-    let job = on.product.wait_state(&id, "succeeded");
-    wait_for("Slurm to be done with it", || on.jobs("RUNNING,COMPLETING,PENDING").is_empty().then_some(()));
-    let ran = on.slurm("squeue", &["--noheader", "--states=all", "--format=%M"]);
-    let (minutes, seconds) = ran.split_once(':').expect("MINUTES:SECONDS");
-    let ran = minutes.parse::<f64>().expect("a number") * 60.0 + seconds.parse::<f64>().expect("a number");
-    let booked = job["usage"]["gpu_seconds"].as_f64().expect("a number") / 2.0;
-    assert!(booked >= 4.0 && (booked - ran).abs() <= 2.0, "{booked} s booked of each slot, {ran} s by Slurm: {job:#}");
-    let shown = on.product.run(&["show", &id]).stdout;
-    assert!(shown.contains("allocated by Slurm: from "), "{shown}");
-}
-
 #[test]
 fn what_slurm_does_not_have_is_refused_or_waited_for() {
     if !is_possible() {

@@ -26,7 +26,7 @@ const WORKSPACE: [&str; 8] = [
     "--message-format=json-render-diagnostics",
 ];
 /// What the tests run against.
-const PACKAGES: [&str; 17] = [
+const PACKAGES: [&str; 18] = [
     MATURIN,
     TORCH,
     "numpy>=2,<3",
@@ -48,6 +48,8 @@ const PACKAGES: [&str; 17] = [
     // Write what is imported.
     "tensorboard>=2.18",
     "wandb>=0.20",
+    // Grafana's schema of dashboards.
+    "grafana-foundation-sdk",
 ];
 
 /// The environment of the tests, with everything in it but the package.

@@ -25,6 +25,12 @@ pub(crate) fn run(client: &Client, args: &WhyArgs, is_json: bool) -> Result<(), 
     if is_json { output::json(&why) } else { output::print(&text(&why)) }
 }
 
+/// Returns the answer for a job's last ten minutes as text.
+#[cfg(feature = "demo")]
+pub(crate) fn of(client: &Client, job: &str) -> Result<String, Failure> {
+    client.get(&format!("/jobs/{}/why", path_segment(job))).map(|why| text(&why))
+}
+
 /// Formats the answer: the sentence, what was looked at, and two lines for each cause.
 fn text(why: &api::Why) -> String {
     let mut text = format!("{}: {}\n", why.job, why.summary);

@@ -28,6 +28,7 @@ mod openapi;
 mod page;
 mod rank_access;
 mod reload;
+mod rendering;
 pub mod schedules;
 mod segment;
 mod server;
@@ -50,7 +51,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use gangline_api as api;
 use gangline_base::{Submitter, Timestamp};
 
@@ -71,6 +72,7 @@ use gangline_control::service::Handle;
 use gangline_control::views::Views;
 use gangline_specs::config::Budget;
 use gangline_store::db;
+use rendering::Rendering;
 
 /// The largest body of a user's request, in bytes.
 pub const USER_BODY_BYTES_MAX: usize = 1 << 20;
@@ -186,7 +188,7 @@ pub fn router(app: App) -> Router {
         .nest("/api/v1", users.merge(supervisors).merge(agents).merge(open))
         .route("/metrics", get(exposition::scrape).layer(from_fn_with_state(app.clone(), auth::require_user)))
         .route("/metrics/dcgm", get(dcgm::scrape).layer(from_fn_with_state(app.clone(), auth::require_user)))
-        .route("/", get(page::show))
+        .route("/", get(page::show).layer(Extension(Arc::new(Rendering::default()))))
         .layer(from_fn(limit_time));
     own.merge(mlflow::routes(&app))
         .fallback(|| async { ApiError::no_such_path() })

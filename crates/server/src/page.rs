@@ -17,6 +17,7 @@ use serde::Deserialize;
 use super::auth::{COOKIE, has_cookie, prove};
 use super::crowd::Admission;
 use super::error::ApiError;
+use super::rendering::Rendering;
 use super::visits::SESSION_TIME_MAX;
 use super::{App, jobs, metrics};
 use crate::web::{self, PageData};
@@ -42,6 +43,7 @@ pub(super) struct PageQuery {
 /// Shows the page. If the link has a code, sets a cookie and redirects to the page without the code.
 pub(super) async fn show(
     State(app): State<Arc<App>>,
+    Extension(rendering): Extension<Arc<Rendering>>,
     admission: Option<Extension<Arc<Admission>>>,
     headers: HeaderMap,
     query: Result<Query<PageQuery>, QueryRejection>,
@@ -61,12 +63,12 @@ pub(super) async fn show(
         return refused(&app, &headers);
     }
     prove(admission.as_ref().map(|Extension(admission)| admission));
-    match page_data(&app).await {
-        Ok(data) => {
+    match shown(&app, &rendering).await {
+        Ok(page) => {
             // The policy forbids every load and script except the styles in the page itself.
             let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
             let headers = [(header::CONTENT_SECURITY_POLICY, policy), (header::CACHE_CONTROL, "no-store")];
-            (headers, Html(web::page(&data).into_string())).into_response()
+            (headers, Html(page.to_string())).into_response()
         }
         Err(error) => error.into_response(),
     }
@@ -85,6 +87,12 @@ fn refused(app: &App, headers: &HeaderMap) -> Response {
     let scheme = if app.hosts.is_empty() { "http" } else { "https" };
     let address = host.map(|host| format!("{scheme}://{host}"));
     (StatusCode::UNAUTHORIZED, Html(web::sign_in(address.as_deref()).into_string())).into_response()
+}
+
+async fn shown(app: &Arc<App>, rendering: &Rendering) -> Result<Arc<str>, ApiError> {
+    let entries = app.handle.health().await?.journal_entries;
+    let render = async |reload| Ok(web::page(&page_data(app).await?, reload).into_string());
+    rendering.page(entries, render).await
 }
 
 async fn page_data(app: &Arc<App>) -> Result<PageData, ApiError> {

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::launcher::{Kind, LauncherArgs};
 use crate::listen::ListenArgs;
 use crate::up::{self, UpArgs};
-use crate::{Global, cost, listing, output, report, submit};
+use crate::{Global, cost, listing, output, report, submit, why};
 
 /// How to run the demo.
 #[derive(Args, Clone, Debug)]
@@ -160,6 +160,9 @@ fn train(client: &Client, args: &DemoArgs, folder: &Path, kind: &str) -> Result<
     output::say("")?;
     for job in &jobs {
         output::say(&report::job(job))?;
+    }
+    if let Some(killed) = jobs.iter().max_by_key(|job| job.attempts.len()) {
+        output::say(&format!("$ gangline why {}\n{}", killed.id, why::of(client, &killed.id)?))?;
     }
     jobs.iter().try_for_each(|job| archive::push(job, folder))?;
     output::say("The bill of the demo, by job:\n")?;

@@ -11,7 +11,7 @@ use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info};
 
-use super::allocations::EndedAllocations;
+use super::allocations::Allocations;
 use super::audit::Audit;
 use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
 use super::capacities::Capacities;
@@ -70,7 +70,7 @@ pub(super) struct Actor {
     pub(super) relaunches: Vec<(Timestamp, Vec<SupervisorSpec>)>,
     pub(super) surveyed: Surveyed,
     /// Attempts of which the launcher's system may say how their allocations ended.
-    pub(super) ended_allocations: EndedAllocations,
+    pub(super) allocations: Allocations,
     /// Whether any job waits or runs, as the surveying thread is told.
     pub(super) has_jobs: HasJobs,
     /// The last fault that checks found on each node.

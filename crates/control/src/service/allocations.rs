@@ -6,7 +6,7 @@
 //! submitted again against the will of who cancelled it. So is one that ran into the time limit a second time without getting
 //! further or saving: it would do so for ever. Of a job that reports no steps nobody can tell how far it gets, so it goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,16 +22,21 @@ use crate::folders::attempt_folder;
 
 /// How long after an attempt's end the answer counts. Slurm knows jobs that are over for five minutes (MinJobAge).
 const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// What a job's history says of a suspension.
+const SUSPENDED: &str = "Slurm has suspended its job: its processes stand still, and their devices stay with it";
+const RESUMED: &str = "Slurm has resumed its job";
 /// Who holds a job, as the journal has it.
 const HOLDER: &str = "slurm";
 
-/// What is remembered of allocations that the launcher's system may have ended.
+/// What is remembered of allocations that the launcher's system may have ended or suspended.
 #[derive(Debug, Default)]
-pub(super) struct EndedAllocations {
+pub(super) struct Allocations {
     /// Attempts that ended because their supervisors were told to, by the folders of their gangs.
     unexplained: BTreeMap<PathBuf, EndedAllocation>,
     /// The highest step that each live job had reached when it last ran into that system's time limit.
     timed_out_at: BTreeMap<JobId, u64>,
+    /// Jobs whose processes that system has stopped for a while.
+    suspended: BTreeSet<JobId>,
 }
 
 /// An attempt that ended because its supervisors were told to.
@@ -58,7 +63,7 @@ impl Actor {
         let has_saved = live.is_some_and(|job| job.checkpoint > at_start);
         let share = self.share_folder(job, attempt, &self.node_name(node));
         if let Some(gang) = share.parent().map(Path::to_path_buf) {
-            let unexplained = &mut self.ended_allocations.unexplained;
+            let unexplained = &mut self.allocations.unexplained;
             unexplained.retain(|_, ended| now.since(ended.at) < ANSWER_MAX);
             unexplained.insert(gang, EndedAllocation { job, at: now, has_saved });
         }
@@ -67,23 +72,30 @@ impl Actor {
     /// Reports whether a job has got further than when it last ran into the time limit, as far as can be told.
     fn got_further(&mut self, job: JobId) -> bool {
         let reached = self.records.get(&job).map_or(0, |record| record.high_water_step);
-        let timed_out_at = &mut self.ended_allocations.timed_out_at;
+        let timed_out_at = &mut self.allocations.timed_out_at;
         timed_out_at.retain(|job, _| self.engine.job(*job).is_some());
         let before = timed_out_at.insert(job, reached);
         reached == 0 || before.is_none_or(|before| reached > before)
     }
 
-    /// Notes when the nodes of live attempts were allocated and released: that time is booked.
-    fn note_allocations(&mut self, allocations: &BTreeMap<PathBuf, GangAllocation>) {
+    /// Notes when the nodes of live attempts were allocated and released, which is booked, and when they were suspended.
+    fn note_allocations(&mut self, now: Timestamp, allocations: &BTreeMap<PathBuf, GangAllocation>) {
         if allocations.is_empty() {
             return;
         }
+        let Allocations { suspended, .. } = &mut self.allocations;
+        suspended.retain(|job| self.records.contains_key(job));
         for (job, record) in &mut self.records {
             let live = record.last_attempt().filter(|last| last.ended_at.is_none() && last.awaits_allocation());
             let Some(number) = live.map(|last| last.number) else { continue };
             let gang = attempt_folder(&self.options.folder, *job, AttemptNumber(number));
-            let Some(GangAllocation { from, to, .. }) = allocations.get(&gang) else { continue };
-            if record.follow_allocation(AllocationRecord { from: Some(*from), to: *to }) {
+            let Some(&GangAllocation { from, to, is_suspended, .. }) = allocations.get(&gang) else { continue };
+            let has_changed = if is_suspended { suspended.insert(*job) } else { suspended.remove(job) };
+            if has_changed {
+                let told = if is_suspended { SUSPENDED } else { RESUMED };
+                record.note(now, told.to_owned());
+            }
+            if record.follow_allocation(AllocationRecord { from: Some(from), to }) || has_changed {
                 self.rows.jobs.insert(*job);
             }
         }
@@ -98,9 +110,9 @@ impl Actor {
     ) {
         let ends = allocations.iter().filter_map(|(gang, allocation)| Some((gang.clone(), allocation.end?)));
         let ends: Vec<(PathBuf, AllocationEnd)> = ends.collect();
-        self.note_allocations(&allocations.into_iter().collect());
+        self.note_allocations(now, &allocations.into_iter().collect());
         for (gang, end) in ends {
-            let Some(EndedAllocation { job, has_saved, .. }) = self.ended_allocations.unexplained.remove(&gang) else {
+            let Some(EndedAllocation { job, has_saved, .. }) = self.allocations.unexplained.remove(&gang) else {
                 continue;
             };
             let (is_held, told) = match end {

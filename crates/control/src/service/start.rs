@@ -13,7 +13,7 @@ use gangline_specs::config::{self, ConfigError};
 use tracing::{info, warn};
 
 use super::actor::Actor;
-use super::allocations::EndedAllocations;
+use super::allocations::Allocations;
 use super::audit::Audit;
 use super::batch::{Batch, Rows};
 use super::capacities::Capacities;
@@ -281,7 +281,7 @@ impl Actor {
             launching: under_way.launching,
             relaunches: under_way.relaunches,
             surveyed: Surveyed::default(),
-            ended_allocations: EndedAllocations::default(),
+            allocations: Allocations::default(),
             has_jobs: HasJobs::default(),
             found: BTreeMap::new(),
             looks: under_way.looks,

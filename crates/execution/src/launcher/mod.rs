@@ -130,6 +130,8 @@ pub struct GangAllocation {
     pub from: Timestamp,
     /// When they were released, if they were.
     pub to: Option<Timestamp>,
+    /// That system has stopped the gang's processes for a while, and may let them go on.
+    pub is_suspended: bool,
     /// How that system ended the allocation, if it did; none if this launcher asked for the end.
     pub end: Option<AllocationEnd>,
 }

@@ -4,6 +4,8 @@
 mod curve;
 mod style;
 
+use std::time::Duration;
+
 use gangline_api::{Health, Job, JobState, LastValue, Node, Queue, Series, Usage};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -16,14 +18,13 @@ pub(crate) struct PageData {
     pub(crate) health: Health,
 }
 
-/// Seconds after which the page reloads itself.
-const REFRESH_SECONDS: u32 = 2;
 /// The most ids in one cell of a table.
 const IDS_SHOWN_MAX: usize = 20;
 /// The most metrics in a card of a job.
 const METRICS_SHOWN_MAX: usize = 6;
 
-fn frame(title: &str, refreshes: bool, body: &Markup) -> Markup {
+/// `reload` is the time after which the page reloads itself, if it does.
+fn frame(title: &str, reload: Option<Duration>, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -31,7 +32,7 @@ fn frame(title: &str, refreshes: bool, body: &Markup) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                @if refreshes { meta http-equiv="refresh" content=(REFRESH_SECONDS); }
+                @if let Some(reload) = reload { meta http-equiv="refresh" content=(reload.as_secs()); }
                 title { (title) }
                 style { (PreEscaped(style::SHEET)) }
             }
@@ -48,7 +49,7 @@ pub(crate) fn sign_in(address: Option<&str>) -> Markup {
     };
     frame(
         "Gangline",
-        false,
+        None,
         &html! {
             main class="narrow" {
                 h1 { "Gangline" }
@@ -59,11 +60,11 @@ pub(crate) fn sign_in(address: Option<&str>) -> Markup {
     )
 }
 
-/// Renders the page.
-pub(crate) fn page(data: &PageData) -> Markup {
+/// Renders the page, which reloads itself after some time.
+pub(crate) fn page(data: &PageData, reload: Duration) -> Markup {
     frame(
         "Gangline",
-        true,
+        Some(reload),
         &html! {
             header {
                 h1 { "Gangline" }
@@ -262,7 +263,7 @@ mod tests {
 
     #[test]
     fn an_empty_page_says_what_to_do_next() {
-        let page = page(&empty()).into_string();
+        let page = page(&empty(), Duration::from_secs(2)).into_string();
         assert!(page.contains("gangline submit"), "{page}");
     }
 
@@ -270,9 +271,12 @@ mod tests {
     fn a_failed_journal_is_shown_on_top() {
         let mut data = empty();
         data.health.reason = Some("disk <full>".to_owned());
-        assert!(page(&data).into_string().contains("Jobs can't be started"), "one that starts nothing says so");
+        assert!(
+            page(&data, Duration::from_secs(2)).into_string().contains("Jobs can't be started"),
+            "one that starts nothing says so"
+        );
         data.health.status = Health::POISONED.to_owned();
-        let page = page(&data).into_string();
+        let page = page(&data, Duration::from_secs(2)).into_string();
         assert!(page.contains("disk &lt;full&gt;"), "text is escaped: {page}");
         assert!(page.contains("role=\"alert\""));
     }

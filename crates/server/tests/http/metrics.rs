@@ -226,6 +226,41 @@ fn the_rules_for_prometheus_hold_and_name_metrics_that_there_are() {
     promtool(&["test", "rules", &folder.join("gangline.rules.test.yml").display().to_string()], "");
 }
 
+/// The dashboard for Grafana asks for metrics that there are, in expressions that Prometheus understands.
+#[test]
+fn the_dashboard_for_grafana_asks_for_what_prometheus_has() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/prometheus");
+    let text = std::fs::read_to_string(folder.join("gangline.dashboard.json")).expect("it is there");
+    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    let expressions: Vec<&str> = targets.map(|target| target["expr"].as_str().expect("an expression")).collect();
+    assert!(expressions.len() >= 20, "{expressions:?}");
+    let plane = Plane::start();
+    plane.submit("a", 1);
+    let bearer = plane.bearer();
+    let scraped = plane.send("GET", "/metrics", &[("authorization", &bearer)], b"").text;
+    let [dcgm, exposition] =
+        [include_str!("../../../telemetry/src/collectors/gpu/dcgm.rs"), include_str!("../../src/exposition.rs")];
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let words = expressions.iter().flat_map(|expression| expression.split(|letter| !is_name(letter)));
+    for name in words.filter(|word| word.starts_with("gangline_") || word.starts_with("DCGM_")) {
+        // Alerts and their receivers have samples only once there are some.
+        let is_known = scraped.lines().any(|line| line.starts_with(name))
+            || exposition.contains(&format!("\"{}\"", name.trim_end_matches("_total")))
+            || dcgm.contains(name);
+        assert!(is_known, "no {name} in\n{scraped}");
+    }
+    let rule = |(number, expression): (usize, &&str)| {
+        let expression = expression.replace("$instance", ".*");
+        format!("      - {{record: 'panel:{number}', expr: '{}'}}\n", expression.replace('\'', "''"))
+    };
+    let rules: String = expressions.iter().enumerate().map(rule).collect();
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), format!("groups:\n  - name: panels\n    rules:\n{rules}")).expect("it is writable");
+    promtool(&["check", "rules", &file.path().display().to_string()], "");
+}
+
 /// Runs Prometheus' own checker; it has to be content. Where it isn't installed this is said.
 fn promtool(arguments: &[&str], input: &str) {
     let started = Command::new("promtool").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();

@@ -147,7 +147,7 @@ fn a_job_that_somebody_cancelled_is_held_and_others_go_on() {
         }
         supervisor.ends(now, Outcome::Terminated).tell(&mut world);
         let gang = supervisor.spec.folder.parent().expect("a share is below its gang").to_path_buf();
-        let ended = GangAllocation { from: now, to: Some(now), end: Some(end) };
+        let ended = GangAllocation { from: now, to: Some(now), is_suspended: false, end: Some(end) };
         let allocations = vec![("/of/another".into(), ended), (gang, ended)];
         world.request(Request::Surveyed { survey: Err("not now".to_owned()), allocations });
         world.pass(11 * SECOND);
@@ -173,7 +173,8 @@ fn a_job_that_comes_no_further_within_the_time_limit_is_held() {
             }
             supervisor.ends(now, Outcome::Terminated).tell(&mut world);
             let gang = supervisor.spec.folder.parent().expect("a share is below its gang").to_path_buf();
-            let ended = GangAllocation { from: now, to: Some(now), end: Some(AllocationEnd::TimeLimit) };
+            let ended =
+                GangAllocation { from: now, to: Some(now), is_suspended: false, end: Some(AllocationEnd::TimeLimit) };
             let allocations = vec![(gang, ended)];
             world.request(Request::Surveyed { survey: Err("not now".to_owned()), allocations });
             world.pass(11 * SECOND);

@@ -2,6 +2,8 @@
 //! gang needs. The job names no nodes and stays in the queue for as long as the gang waits, so it ages there as anybody's
 //! does. Once it runs, its nodes are open to gangs, which run inside it as steps ([`super::pool`]).
 //!
+//! The jobs look after themselves while no control plane is there: they end once no gang runs in them.
+//!
 //! Such a job has the comment `DATA/pool/queue/GANG`; the control plane keeps no list of them. Sources: sbatch(1).
 
 use std::collections::BTreeMap;
@@ -12,6 +14,7 @@ use super::SlurmLauncher;
 use super::jobs::{SlurmJob, Stage};
 use super::nodes::SlurmNode;
 use super::pool::{self, HOLD_AGAIN_AFTER, Holding};
+use super::script::{STEP_PREFIX, quoted};
 use super::snapshot::Snapshot;
 use crate::launcher::{LaunchError, WantedGang};
 
@@ -21,6 +24,12 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 const TAKEN_AFTER: Duration = Duration::from_secs(20);
 /// A step that was started less than this ago may be missing in what Slurm said.
 const STEP_LAG: Duration = Duration::from_secs(10);
+
+/// How often such a job looks whether a control plane is there, and how old its last sign may be.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
+const SIGN_AGE_MINUTES: u32 = 10;
+/// The file below the folder of requests whose time is the last sign of a control plane.
+const SIGN_FILE: &str = "control-plane";
 
 /// What is remembered of the jobs that hold nodes.
 #[derive(Debug, Default)]
@@ -32,6 +41,8 @@ pub(super) struct Demand {
     held_since: BTreeMap<u64, Instant>,
     /// Since when nothing runs in each of these jobs.
     idle_since: BTreeMap<u64, Instant>,
+    /// When the sign of this control plane was last written.
+    signed_at: Option<Instant>,
     /// Why Slurm refused the last request, if it did.
     pub(super) refusal: Option<String>,
 }
@@ -54,8 +65,8 @@ impl Demand {
                 self.idle_since.entry(job.id).or_insert(snapshot.at);
             }
         }
-        let mut idle = self.idle_since.iter().filter(|(_, since)| since.elapsed() > IDLE_MAX);
-        idle.by_ref().map(|(id, _)| *id).collect()
+        let idle = self.idle_since.iter().filter(|(_, since)| since.elapsed() > IDLE_MAX);
+        idle.map(|(id, _)| *id).collect()
     }
 
     /// Reports whether nodes are on their way to a gang: requested, or allocated so lately that it may not have been placed yet.
@@ -63,6 +74,19 @@ impl Demand {
         let is_fresh = || self.held_since.get(&job.id).is_none_or(|since| since.elapsed() < TAKEN_AFTER);
         job.is_waiting() || job.stage == Stage::Holding && is_fresh()
     }
+}
+
+/// Returns the script of a job that holds nodes. While no control plane gives a sign, the job ends once no gang runs in it; if Slurm
+/// doesn't say what runs, it stays.
+fn script(sign: &Path, look_every: Duration) -> String {
+    format!(
+        "#!/bin/bash\n# Written by Gangline: holds nodes for gangs until it is cancelled, or no control plane is there and no gang runs.\n\
+         while sleep {}; do\n  [ -n \"$(find {} -mmin -{SIGN_AGE_MINUTES} 2>/dev/null)\" ] && continue\n  \
+         steps=$(squeue --noheader --steps --jobs=\"$SLURM_JOB_ID\" --format=%j) || continue\n  \
+         grep -q '^{STEP_PREFIX}' <<< \"$steps\" || exit 0\ndone\n",
+        look_every.as_secs_f64(),
+        quoted(&sign.to_string_lossy()),
+    )
 }
 
 /// Returns the comment of the jobs that hold nodes for a gang.
@@ -73,6 +97,7 @@ fn comment(folder: &Path, gang: &str) -> PathBuf {
 impl SlurmLauncher {
     /// Asks for the nodes of waiting gangs, withdraws requests of gangs that wait no more, and gives back nodes that are idle.
     pub(super) fn follow_demand(&self, snapshot: &Snapshot) -> Result<(), LaunchError> {
+        self.give_sign();
         let of_queue = |job: &&SlurmJob| Path::new(&job.comment).starts_with(self.options.folder.join("pool"));
         let jobs: Vec<&SlurmJob> = snapshot.live_jobs().filter(of_queue).collect();
         let mut state = self.state();
@@ -111,6 +136,21 @@ impl SlurmLauncher {
         Ok(())
     }
 
+    /// Writes the sign that this control plane is there. Without it jobs stay for as long as gangs run in them.
+    fn give_sign(&self) {
+        let mut state = self.state();
+        if state.demand.signed_at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return;
+        }
+        state.demand.signed_at = Some(Instant::now());
+        drop(state);
+        let file = comment(&self.options.folder, SIGN_FILE);
+        let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+        if let Err(error) = folder.and_then(|()| std::fs::write(&file, "")) {
+            tracing::warn!(file = %file.display(), %error, "the sign for jobs that hold nodes can't be written");
+        }
+    }
+
     /// Submits a job that holds a gang's nodes once it runs.
     fn ask(&self, snapshot: &Snapshot, gang: &WantedGang) -> Result<(), LaunchError> {
         let fits = |node: &&SlurmNode| {
@@ -122,9 +162,11 @@ impl SlurmLauncher {
             let message = format!("no node has {} of {}", gang.accelerators_per_node, gang.accelerator);
             return Err(LaunchError::Refused { system: super::SLURM, message });
         };
+        let script = script(&comment(&self.options.folder, SIGN_FILE), LOOK_EVERY);
         self.submit_holder(&Holding {
             name: "gangline-queue",
             comment: comment(&self.options.folder, &gang.gang),
+            script: &script,
             node,
             is_this_node: false,
             count: gang.nodes,
@@ -144,6 +186,7 @@ mod tests {
             stage,
             allocated_at: None,
             ended_at: None,
+            is_suspended: false,
             end: None,
             reason: "Priority".to_owned(),
             nodes: Vec::new(),
@@ -164,5 +207,29 @@ mod tests {
             demand.held_since.insert(1, long_ago);
             assert!(!demand.is_served(&job(1, Stage::Holding)), "another gang has them");
         }
+    }
+
+    /// Runs the script with a `squeue` that answers this; returns whether it ends by itself within these seconds.
+    fn ends_within(seconds: &str, sign_age: &str, squeue: &str) -> bool {
+        let folder = tempfile::tempdir().unwrap();
+        let (program, sign, held) =
+            (folder.path().join("squeue"), folder.path().join("it's there"), folder.path().join("script"));
+        std::fs::write(&program, format!("#!/bin/bash\n{squeue}\n")).unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::write(&held, script(&sign, Duration::from_millis(50))).unwrap();
+        let touched = std::process::Command::new("touch").args(["-d", sign_age]).arg(&sign).status().unwrap();
+        assert!(touched.success());
+        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+        let mut command = std::process::Command::new("timeout");
+        command.arg(seconds).arg("/bin/bash").arg(&held).env("PATH", path).env("SLURM_JOB_ID", "41");
+        command.status().unwrap().success()
+    }
+
+    #[test]
+    fn a_job_without_a_control_plane_ends_once_no_gang_runs_in_it() {
+        assert!(ends_within("60", "1 hour ago", "echo batch"), "nothing of a gang runs");
+        assert!(!ends_within("0.5", "1 hour ago", "echo batch; echo gangline-job-1-attempt-1-n1"), "a gang runs");
+        assert!(!ends_within("0.5", "1 hour ago", "exit 1"), "Slurm doesn't say");
+        assert!(!ends_within("0.5", "now", "echo batch"), "a control plane is there");
     }
 }

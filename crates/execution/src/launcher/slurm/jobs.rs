@@ -21,6 +21,8 @@ pub(super) struct SlurmJob {
     pub(super) allocated_at: Option<Timestamp>,
     /// When it ended, in whole seconds, if it has.
     pub(super) ended_at: Option<Timestamp>,
+    /// Slurm has stopped its processes for a while (scontrol suspend, gang scheduling).
+    pub(super) is_suspended: bool,
     /// How Slurm ended it, if it is over and Slurm did.
     pub(super) end: Option<AllocationEnd>,
     /// Why it is pending.
@@ -81,6 +83,7 @@ fn read_one(job: &Value) -> Result<SlurmJob, LaunchError> {
         stage,
         allocated_at: time("start_time").filter(|_| stage != Stage::Pending),
         ended_at: time("end_time").filter(|_| matches!(stage, Stage::Completing | Stage::Over)),
+        is_suspended: states.iter().any(|state| state == "SUSPENDED"),
         end: states.iter().filter(|_| stage == Stage::Over).find_map(|state| end(state)),
         reason: json::text(&job["state_reason"]).to_owned(),
         nodes: names.into_iter().zip(gpus).collect(),
@@ -176,6 +179,7 @@ mod tests {
             stage: Stage::Holding,
             allocated_at: timestamp(1_795_351_509),
             ended_at: None,
+            is_suspended: false,
             end: None,
             reason: "None".to_owned(),
             nodes: vec![("n2".to_owned(), 2), ("n3".to_owned(), 2)],

@@ -14,8 +14,9 @@ const PROGRAM: &str = "sinfo";
 const CPU_KIND: &str = "cpu";
 /// slurmd's port unless Slurm names another.
 const SLURMD_PORT: u16 = 6818;
-/// States in which a node is gone, with everything that ran there.
-const DOWN: [&str; 4] = ["DOWN", "ERROR", "FUTURE", "POWERED_DOWN"];
+/// States in which a node is gone, with everything that ran there. One that Slurm has powered down to save power isn't among them:
+/// Slurm powers it up for the first job that is allocated to it.
+const DOWN: [&str; 3] = ["DOWN", "ERROR", "FUTURE"];
 /// Flags of a node that doesn't respond for now; Slurm sets DOWN once it has given the node up.
 const SILENT: [&str; 3] = ["NOT_RESPONDING", "NO_RESPOND", "UNKNOWN"];
 /// States and flags in which nothing new starts on a node; what runs there continues.
@@ -114,7 +115,8 @@ impl SlurmNode {
         if let Some(state) = found(&DOWN) {
             return Openness::Down { because: self.because(state) };
         }
-        if let Some(state) = found(&SILENT) {
+        let is_asleep = found(&["POWERED_DOWN"]).is_some();
+        if let Some(state) = found(&SILENT).filter(|_| !is_asleep) {
             return Openness::Silent { because: self.because(state) };
         }
         match found(&CLOSED) {
@@ -182,7 +184,11 @@ mod tests {
         check(&["ALLOCATED", "NOT_RESPONDING"], "silent");
         check(&["DOWN", "NOT_RESPONDING"], "down");
         check(&["DOWN", "DRAIN"], "down");
-        check(&["IDLE", "POWERED_DOWN"], "down");
+        check(&["IDLE", "POWERED_DOWN"], "open");
+        check(&["IDLE", "POWERED_DOWN", "NOT_RESPONDING"], "open");
+        check(&["DOWN", "POWERED_DOWN"], "down");
+        check(&["IDLE", "POWERED_DOWN", "DRAIN"], "closed");
+        check(&["ALLOCATED", "POWERING_UP"], "closed");
         check(&["IDLE", "INVALID_REG"], "closed");
         check(&["UNKNOWN"], "silent");
     }

@@ -20,7 +20,7 @@ use crate::launcher::spec::{failed, write_spec};
 use crate::launcher::{LaunchError, Openness};
 use crate::protocol::SupervisorSpec;
 
-/// The script of a holding job: it waits to be cancelled. The job's steps do the work.
+/// The script of a job that holds a node of the pool: it waits to be cancelled.
 const HOLD: &str =
     "#!/bin/bash\n# Written by Gangline: holds nodes for gangs, until it is cancelled.\nexec sleep infinity\n";
 /// Delay before a node is requested again after Slurm refused its holding job, or the job ended at once.
@@ -108,6 +108,8 @@ fn not_allocated(options: &SlurmOptions, snapshot: &Snapshot, refusal: Option<&s
 pub(super) struct Holding<'a> {
     pub(super) name: &'static str,
     pub(super) comment: PathBuf,
+    /// What it runs; the job's steps do the work.
+    pub(super) script: &'a str,
     /// The node, or one like those that are wanted.
     pub(super) node: &'a SlurmNode,
     pub(super) is_this_node: bool,
@@ -143,6 +145,7 @@ impl SlurmLauncher {
             let holding = Holding {
                 name: "gangline-pool",
                 comment: comment(&self.options, &node.name),
+                script: HOLD,
                 node,
                 is_this_node: true,
                 count: 1,
@@ -157,9 +160,9 @@ impl SlurmLauncher {
 
     /// Submits a job that holds nodes until it is cancelled, or as long as the partition lets it.
     pub(super) fn submit_holder(&self, holding: &Holding<'_>) -> Result<(), LaunchError> {
-        let folder = self.options.folder.join("pool");
-        fs::create_dir_all(&folder).map_err(|source| failed("create", &folder, source))?;
-        let script = record::write_script(&folder, HOLD)?;
+        let folder = holding.comment.parent().unwrap_or(&self.options.folder);
+        fs::create_dir_all(folder).map_err(|source| failed("create", folder, source))?;
+        let script = record::write_script(folder, holding.script)?;
         let mut arguments = vec![
             "--parsable".to_owned(),
             "--no-requeue".to_owned(),

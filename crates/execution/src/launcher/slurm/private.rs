@@ -157,6 +157,18 @@ impl PrivateSlurm {
     /// # Errors
     /// [`PrivateError`] if it can't be started.
     pub fn start_node(&mut self, number: u32) -> Result<(), PrivateError> {
+        self.start_slurmd(number, &[])
+    }
+
+    /// Starts the slurmd of a node that was powered down: it says that the machine has just booted.
+    ///
+    /// # Errors
+    /// [`PrivateError`] if it can't be started.
+    pub fn boot_node(&mut self, number: u32) -> Result<(), PrivateError> {
+        self.start_slurmd(number, &["-b"])
+    }
+
+    fn start_slurmd(&mut self, number: u32, options: &[&str]) -> Result<(), PrivateError> {
         let host = self.options.hosts.as_ref().and_then(|hosts| hosts.nodes.get(index(number)?));
         let mut command = match host {
             Some((namespace, _)) => {
@@ -167,7 +179,7 @@ impl PrivateSlurm {
             }
             None => self.command("slurmd"),
         };
-        command.args(["-D", "-N", &format!("n{number}"), "-f"]).arg(self.conf());
+        command.args(options).args(["-D", "-N", &format!("n{number}"), "-f"]).arg(self.conf());
         command.env(NODE_VARIABLE, node_mark(&self.options.folder, number));
         command.current_dir(node_folder(&self.options.folder, number));
         let child = spawn(command, "slurmd", &self.options.folder)?;

@@ -201,7 +201,7 @@ fn step(program: &Path) -> String {
 }
 
 /// Quotes a text for a shell.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
