@@ -20,6 +20,8 @@ use crate::launcher::{LaunchError, WantedGang};
 
 /// How long nodes on which nothing runs are kept: a gang that restarts, or the next in line, takes them without waiting.
 const IDLE_MAX: Duration = Duration::from_secs(30);
+/// After a request that came to nothing, the next one for the same gang waits twice as long each time, up to this.
+const ASK_AGAIN_MAX: Duration = Duration::from_mins(5);
 /// A gang that still waits so long after its nodes were allocated has lost them to another one.
 const TAKEN_AFTER: Duration = Duration::from_secs(20);
 /// A step that was started less than this ago may be missing in what Slurm said.
@@ -43,6 +45,8 @@ pub(super) struct Demand {
     idle_since: BTreeMap<u64, Instant>,
     /// When the sign of this control plane was last written.
     signed_at: Option<Instant>,
+    /// How many requests for each gang came to nothing in a row: Slurm refused them, or gave nodes that the gang couldn't use.
+    in_vain: BTreeMap<String, u32>,
     /// Why Slurm refused the last request, if it did.
     pub(super) refusal: Option<String>,
 }
@@ -50,7 +54,20 @@ pub(super) struct Demand {
 impl Demand {
     /// Replaces the gangs that wait.
     pub(super) fn replace(&mut self, gangs: Vec<WantedGang>) {
+        self.in_vain.retain(|gang, _| gangs.iter().any(|wanted| wanted.gang == *gang));
         self.wanted = Some(gangs);
+    }
+
+    /// Counts a request that came to nothing.
+    fn was_in_vain(&mut self, gang: &str) {
+        let count = self.in_vain.entry(gang.to_owned()).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Returns how long after a request for a gang the next one may follow.
+    fn ask_again_after(&self, gang: &str) -> Duration {
+        let doubled = self.in_vain.get(gang).map_or(0, |count| (*count).min(16));
+        HOLD_AGAIN_AFTER.saturating_mul(1 << doubled).min(ASK_AGAIN_MAX)
     }
 
     /// Updates since when jobs hold nodes and are idle, and returns those that have been idle for too long.
@@ -105,12 +122,15 @@ impl SlurmLauncher {
         let idle = state.demand.idle(snapshot, &jobs);
         let Some(wanted) = state.demand.wanted.clone() else { return Ok(()) };
         drop(state);
-        let is_wanted = |job: &SlurmJob| {
-            wanted.iter().any(|gang| Path::new(&job.comment) == comment(&self.options.folder, &gang.gang))
+        let gang_of = |job: &SlurmJob| {
+            wanted.iter().find(|gang| Path::new(&job.comment) == comment(&self.options.folder, &gang.gang))
         };
         for job in &jobs {
-            let is_withdrawn = job.is_waiting() && !is_wanted(job);
-            if is_withdrawn || idle.contains(&job.id) && !is_starting {
+            let (gang, is_unused) = (gang_of(job), idle.contains(&job.id) && !is_starting);
+            if let Some(gang) = gang.filter(|_| is_unused) {
+                self.state().demand.was_in_vain(&gang.gang);
+            }
+            if is_unused || job.is_waiting() && gang.is_none() {
                 self.end_job(job)?;
             }
         }
@@ -118,20 +138,22 @@ impl SlurmLauncher {
             let folder = comment(&self.options.folder, &gang.gang);
             let mut state = self.state();
             let is_served = jobs.iter().any(|job| Path::new(&job.comment) == folder && state.demand.is_served(job));
-            let asked_at = state.held_at.get(&gang.gang).copied();
-            if is_served || asked_at.is_some_and(|at| at >= snapshot.at || at.elapsed() < HOLD_AGAIN_AFTER) {
+            let (asked_at, pause) = (state.held_at.get(&gang.gang).copied(), state.demand.ask_again_after(&gang.gang));
+            if is_served || asked_at.is_some_and(|at| at >= snapshot.at || at.elapsed() < pause) {
                 continue;
             }
             state.held_at.insert(gang.gang.clone(), Instant::now());
-            state.held_at.retain(|_, at| at.elapsed() < HOLD_AGAIN_AFTER);
+            state.held_at.retain(|_, at| at.elapsed() <= ASK_AGAIN_MAX);
             state.pace.changed();
             drop(state);
             let asked = self.ask(snapshot, gang);
             let refusal = asked.err().map(|failure| gangline_base::with_causes(&failure));
+            let mut state = self.state();
             if let Some(failure) = &refusal {
                 tracing::warn!(gang = gang.gang, failure, "Slurm takes no request for a gang's nodes");
+                state.demand.was_in_vain(&gang.gang);
             }
-            self.state().demand.refusal = refusal;
+            state.demand.refusal = refusal;
         }
         Ok(())
     }
@@ -207,6 +229,29 @@ mod tests {
             demand.held_since.insert(1, long_ago);
             assert!(!demand.is_served(&job(1, Stage::Holding)), "another gang has them");
         }
+    }
+
+    #[test]
+    fn requests_that_come_to_nothing_are_repeated_ever_more_seldom() {
+        let gang = |name: &str| WantedGang {
+            gang: name.to_owned(),
+            nodes: 1,
+            accelerator: "H100".to_owned(),
+            accelerators_per_node: 8,
+            time_limit: None,
+        };
+        let mut demand = Demand::default();
+        demand.replace(vec![gang("job-1"), gang("job-2")]);
+        assert_eq!(demand.ask_again_after("job-1"), HOLD_AGAIN_AFTER);
+        for times in [2, 4, 8, 16] {
+            demand.was_in_vain("job-1");
+            assert_eq!(demand.ask_again_after("job-1"), HOLD_AGAIN_AFTER * times);
+        }
+        (0..100).for_each(|_| demand.was_in_vain("job-1"));
+        assert_eq!(demand.ask_again_after("job-1"), ASK_AGAIN_MAX);
+        assert_eq!(demand.ask_again_after("job-2"), HOLD_AGAIN_AFTER);
+        demand.replace(vec![gang("job-2")]);
+        assert_eq!(demand.ask_again_after("job-1"), HOLD_AGAIN_AFTER, "it waited no more in between");
     }
 
     /// Runs the script with a `squeue` that answers this; returns whether it ends by itself within these seconds.
