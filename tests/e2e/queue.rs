@@ -1,7 +1,7 @@
 //! Nodes that are asked for in the queue of a real Slurm, where others wait too: a gang has its turn there, keeps its nodes over a
 //! fault, and gives them back.
 
-use crate::fixtures::product::attempts;
+use crate::fixtures::product::{attempts, rank_pid};
 use crate::fixtures::slurm::{OnSlurm, is_possible};
 use crate::fixtures::{kill, wait_for};
 
@@ -33,6 +33,7 @@ fn a_gang_has_its_turn_in_slurms_queue_and_keeps_its_nodes_over_a_fault() {
     let before = foreign(&on, &["--nodes=2"]);
     wait_for("the foreign job to run", || (named(&on, "RUNNING").len() == 1).then_some(()));
     on.product.start();
+    on.wait_node("n2", "draining");
     let gang = "name: gang\nnum_nodes: 2\nresources: {accelerators: \"H100:4\"}\nrun: exec sleep 600\n";
     let id = on.product.submit(gang);
     let asked = wait_for("the gang's nodes to be asked for", || named(&on, "PENDING").into_iter().next());
@@ -48,11 +49,10 @@ fn a_gang_has_its_turn_in_slurms_queue_and_keeps_its_nodes_over_a_fault() {
     on.product.kill_control_plane();
     on.product.start();
     on.slurm("scancel", &[&before]);
-    let job = on.product.wait_state(&id, "running");
+    on.product.wait_state(&id, "running");
     assert_eq!(named(&on, "RUNNING"), std::slice::from_ref(&asked), "the gang runs in what it asked for");
     assert_eq!(named(&on, "PENDING"), later.iter().map(|id| format!("{id} foreign")).collect::<Vec<_>>());
-    let pid = job["attempts"][0]["shares"][0]["ranks"][0]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-    kill(pid.expect("it runs"));
+    kill(wait_for("the first rank", || rank_pid(&on.product.job(&id), 0, 0)));
     let is_again = || Some(on.product.job(&id)).filter(|job| attempts(job) == 2 && job["state"] == "running");
     wait_for("another attempt", is_again);
     assert_eq!(named(&on, "RUNNING"), [asked], "the nodes were kept");
@@ -72,6 +72,7 @@ fn what_no_gang_waits_for_is_withdrawn_and_what_slurm_refuses_is_shown() {
     let mut on = up_in_queue(1);
     let before = foreign(&on, &[]);
     on.product.start();
+    on.wait_node("n1", "draining");
     let one = "name: one\nresources: {accelerators: \"H100:1\"}\nrun: exit 0\n";
     let id = on.product.submit(one);
     wait_for("a node to be asked for", || (named(&on, "PENDING").len() == 1).then_some(()));
