@@ -57,6 +57,9 @@ fn a_node_that_slurm_has_powered_down_is_woken_for_a_gang() {
     wait_for("the node to be powered down", || asleep.exists().then_some(()));
     on.slurm.kill_node(1);
     wait_for("Slurm to know", || (on.slurm("sinfo", &["--noheader", "--format=%t"]) == "idle~").then_some(()));
+    // A control plane that starts now sees nothing of the node but that.
+    on.product.kill_control_plane();
+    on.product.start();
     on.wait_node("n1", "ready");
     let id = on.product.submit("name: wakes\nresources: {accelerators: \"H100:1\"}\nrun: exit 0\n");
     wait_for("the node to be powered up", || woken.exists().then_some(()));

@@ -49,7 +49,7 @@ const PACKAGES: [&str; 18] = [
     "tensorboard>=2.18",
     "wandb>=0.20",
     // Grafana's schema of dashboards.
-    "grafana-foundation-sdk",
+    "grafana-foundation-sdk==1769699998!10.1.0",
 ];
 
 /// The environment of the tests, with everything in it but the package.

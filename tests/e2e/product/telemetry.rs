@@ -365,8 +365,12 @@ fn alerts_follow_a_file_of_rules_that_is_read_again() {
     let file = product.data().join("alerts.toml");
     let write = |rules: &str| std::fs::write(&file, rules).expect("it is writable");
     let hot = "[[rule]]\nname='hot'\nmetric='heat'\nabove=10\nclear=5\n";
-    write(&format!("every = '1s'\n{hot}"));
+    write(&format!("every = '10m'\n{hot}"));
     product.start();
+    wait_for("the first evaluation", || product.json(&["alerts"])["evaluated_at"].is_string().then_some(()));
+    // The next evaluation is ten minutes away, unless a reload changes that.
+    write(&format!("every = '1s'\n{hot}"));
+    assert_eq!(product.run(&["reload"]).stdout, "changed: alerts\n");
     let job = train(&product, "warm", "1,1", "20,20");
     std::fs::write(product.path("warm.hot"), "").expect("it is writable");
     let firing = || {

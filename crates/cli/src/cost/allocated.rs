@@ -8,6 +8,7 @@ use gangline_base::{JobId, Timestamp};
 use serde_json::{Value, json};
 
 use super::device_time;
+use super::sacct::seconds;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
@@ -150,11 +151,6 @@ impl Compared {
             _ => "booked less",
         }
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "for people to read")]
-fn seconds(nanos: i128) -> f64 {
-    nanos as f64 / 1e9
 }
 
 #[cfg(test)]

@@ -333,7 +333,7 @@ fn sorted(amounts: &BTreeMap<String, PastAmount>) -> Vec<(String, PastAmount)> {
     sorted
 }
 
-fn seconds(nanos: i128) -> f64 {
+pub(super) fn seconds(nanos: i128) -> f64 {
     as_float(nanos) / 1e9
 }
 

@@ -35,8 +35,8 @@ pub(super) struct Allocations {
     unexplained: BTreeMap<PathBuf, EndedAllocation>,
     /// The highest step that each live job had reached when it last ran into that system's time limit.
     timed_out_at: BTreeMap<JobId, u64>,
-    /// Jobs whose processes that system has stopped for a while.
-    suspended: BTreeSet<JobId>,
+    /// The folders of gangs whose processes that system has stopped for a while.
+    suspended: BTreeSet<PathBuf>,
 }
 
 /// An attempt that ended because its supervisors were told to.
@@ -84,13 +84,13 @@ impl Actor {
             return;
         }
         let Allocations { suspended, .. } = &mut self.allocations;
-        suspended.retain(|job| self.records.contains_key(job));
+        suspended.retain(|gang| allocations.contains_key(gang));
         for (job, record) in &mut self.records {
             let live = record.last_attempt().filter(|last| last.ended_at.is_none() && last.awaits_allocation());
             let Some(number) = live.map(|last| last.number) else { continue };
             let gang = attempt_folder(&self.options.folder, *job, AttemptNumber(number));
             let Some(&GangAllocation { from, to, is_suspended, .. }) = allocations.get(&gang) else { continue };
-            let has_changed = if is_suspended { suspended.insert(*job) } else { suspended.remove(job) };
+            let has_changed = if is_suspended { suspended.insert(gang) } else { suspended.remove(&gang) };
             if has_changed {
                 let told = if is_suspended { SUSPENDED } else { RESUMED };
                 record.note(now, told.to_owned());

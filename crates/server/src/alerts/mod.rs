@@ -33,6 +33,9 @@ const SAVED_FILE: &str = "alerts.json";
 /// Bytes of that file: far above what 10,000 alerts and 1,000 silences take.
 const SAVED_BYTES_MAX: u64 = 256 << 20;
 
+/// How often the time between evaluations is looked at while the next one is waited for.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// What alerts need.
 pub struct Options {
     /// Rules and receivers.
@@ -166,9 +169,11 @@ impl Handle {
         };
         (shared.engine, shared.setup) = (engine, Some(setup));
         drop(shared);
-        // A message may be on its way to a receiver that doesn't answer.
-        let end = move || replaced.into_iter().for_each(Deliveries::stop);
-        Builder::new().name("alerts-end".to_owned()).spawn(end).map(|_| true)
+        if let Some(replaced) = replaced {
+            // A message may be on its way to a receiver that doesn't answer. Without a thread for this, nobody waits for it.
+            drop(Builder::new().name("alerts-end".to_owned()).spawn(move || replaced.stop()));
+        }
+        Ok(true)
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
@@ -208,16 +213,19 @@ struct Watch {
 
 impl Watch {
     fn run(self, stopped: &Receiver<()>) {
-        let mut due = Instant::now();
+        let (mut last_due, mut earliest) = (None, Instant::now());
         loop {
-            match stopped.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            // The time between evaluations may change while one is waited for.
+            let due = last_due.map_or(earliest, |last: Instant| earliest.max(last + self.handle.shared().every()));
+            let left = due.saturating_duration_since(Instant::now());
+            match stopped.recv_timeout(left.min(LOOK_AGAIN)) {
+                Err(RecvTimeoutError::Timeout) if left > LOOK_AGAIN => continue,
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
             }
-            due += self.handle.shared().every();
             self.evaluate();
             // After an evaluation that took too long, or a suspended machine, the missed ones aren't made up for.
-            due = due.max(Instant::now());
+            (last_due, earliest) = (Some(due), Instant::now());
         }
     }
 

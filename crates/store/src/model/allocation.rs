@@ -12,8 +12,8 @@ use crate::reported::AllocationRecord;
 const LEAVE_WAIT: Duration = Duration::from_secs(30);
 
 impl AttemptRecord {
-    /// Returns when the attempt got its devices: at its placement, or when the launcher's own system allocated them. Where
-    /// that system wasn't seen to, the first supervisor's start tells; without one, no devices were ever held.
+    /// Returns when the attempt got its devices: at its placement, or when the launcher's own system allocated them. If no survey
+    /// saw that, the start of the first supervisor counts. Returns none if the attempt never got any.
     pub fn held_from(&self) -> Option<Timestamp> {
         let Some(AllocationRecord { from, .. }) = self.allocation else { return Some(self.placed_at) };
         let started = self.shares.iter().filter_map(|share| share.usage());

@@ -106,17 +106,21 @@ fn script(sign: &Path, look_every: Duration) -> String {
     )
 }
 
+/// Returns the folder of the requests below a data folder; it has their script and the control plane's sign.
+fn requests(data: &Path) -> PathBuf {
+    data.join("pool/queue")
+}
+
 /// Returns the comment of the jobs that hold nodes for a gang.
-fn comment(folder: &Path, gang: &str) -> PathBuf {
-    folder.join("pool/queue").join(gang)
+fn comment(data: &Path, gang: &str) -> PathBuf {
+    requests(data).join(gang)
 }
 
 impl SlurmLauncher {
     /// Asks for the nodes of waiting gangs, withdraws requests of gangs that wait no more, and gives back nodes that are idle.
     pub(super) fn follow_demand(&self, snapshot: &Snapshot) -> Result<(), LaunchError> {
         self.give_sign();
-        let of_queue = |job: &&SlurmJob| Path::new(&job.comment).starts_with(self.options.folder.join("pool"));
-        let jobs: Vec<&SlurmJob> = snapshot.live_jobs().filter(of_queue).collect();
+        let jobs: Vec<&SlurmJob> = snapshot.live_jobs().filter(|job| pool::is_holder(&self.options, job)).collect();
         let mut state = self.state();
         let is_starting = state.waiting_since.values().any(|at| at.elapsed() < STEP_LAG);
         let idle = state.demand.idle(snapshot, &jobs);
@@ -166,9 +170,9 @@ impl SlurmLauncher {
         }
         state.demand.signed_at = Some(Instant::now());
         drop(state);
-        let file = comment(&self.options.folder, SIGN_FILE);
-        let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-        if let Err(error) = folder.and_then(|()| std::fs::write(&file, "")) {
+        let folder = requests(&self.options.folder);
+        let file = folder.join(SIGN_FILE);
+        if let Err(error) = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, "")) {
             tracing::warn!(file = %file.display(), %error, "the sign for jobs that hold nodes can't be written");
         }
     }
@@ -184,7 +188,7 @@ impl SlurmLauncher {
             let message = format!("no node has {} of {}", gang.accelerators_per_node, gang.accelerator);
             return Err(LaunchError::Refused { system: super::SLURM, message });
         };
-        let script = script(&comment(&self.options.folder, SIGN_FILE), LOOK_EVERY);
+        let script = script(&requests(&self.options.folder).join(SIGN_FILE), LOOK_EVERY);
         self.submit_holder(&Holding {
             name: "gangline-queue",
             comment: comment(&self.options.folder, &gang.gang),

@@ -1,6 +1,6 @@
 //! Slurm as an engine. Each gang becomes one Slurm job on exactly the nodes that were chosen for it, with one
 //! step on each node that runs a supervisor; or it becomes steps in jobs that hold whole nodes
-//! ([`Allocation::Pool`]). Nodes, their external usage and the state of gangs are read from `sinfo` and
+//! ([`Allocation::Pool`], [`Allocation::Queue`]). Nodes, their external usage and the state of gangs are read from `sinfo` and
 //! `squeue`.
 //!
 //! Nothing here needs root, and several gangs may share a node. The data folder is on a file system that all

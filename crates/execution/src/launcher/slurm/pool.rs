@@ -56,7 +56,8 @@ pub(super) fn comment(options: &SlurmOptions, node: &str) -> PathBuf {
     options.folder.join("pool").join(node)
 }
 
-fn is_holder(options: &SlurmOptions, job: &SlurmJob) -> bool {
+/// Reports whether a job holds whole nodes for gangs.
+pub(super) fn is_holder(options: &SlurmOptions, job: &SlurmJob) -> bool {
     Path::new(&job.comment).starts_with(options.folder.join("pool"))
 }
 
