@@ -14,6 +14,7 @@ use gangline_control::secret::Secrets;
 use gangline_execution::agent::{self, AgentNode, AgentOptions, Place};
 use gangline_execution::files::read_bounded;
 use gangline_execution::inventory::{Inventory, this_machine};
+use gangline_execution::protocol::SupervisorSpec;
 use gangline_execution::shim::THIS_PROGRAM;
 use gangline_telemetry::kernel_log::Rules;
 
@@ -47,16 +48,26 @@ pub(crate) struct AgentArgs {
     /// End when standard input does.
     #[arg(long, hide = true)]
     until_input_ends: bool,
+    /// Stand in for the agent of the node of this supervisor's spec, and end when standard input does.
+    #[arg(long, hide = true, value_name = "SPEC", conflicts_with_all = ["nodes", "until_input_ends"])]
+    for_supervisor: Option<PathBuf>,
 }
 
 pub(crate) fn run(global: &Global, args: &AgentArgs) -> Result<(), Failure> {
     crate::internal::log_to_stderr();
-    let names = names(args)?;
-    let (place, nodes) = place_and_nodes(global, names)?;
+    let Sent { place, nodes, every } = match &args.for_supervisor {
+        Some(spec) => of_spec(spec)?,
+        None => {
+            let (place, nodes) = place_and_nodes(global, names(args)?)?;
+            Sent { place, nodes, every: Duration::from_secs(args.every) }
+        }
+    };
+    let stands_in = args.for_supervisor.is_some();
     let options = AgentOptions {
         nodes,
         place,
-        every: Duration::from_secs(args.every),
+        every,
+        stands_in,
         check_every: Duration::from_secs(args.check_every),
         program: THIS_PROGRAM.into(),
         exporter: args.dcgm.clone(),
@@ -64,7 +75,30 @@ pub(crate) fn run(global: &Global, args: &AgentArgs) -> Result<(), Failure> {
         kernel_rules: kernel_rules(args)?,
         clock: output::now,
     };
-    Ok(agent::run(options, &stop(args.until_input_ends)?)?)
+    Ok(agent::run(options, &stop(args.until_input_ends || stands_in)?)?)
+}
+
+/// For which nodes, how often and to whom the agent sends.
+struct Sent {
+    place: Place,
+    nodes: Vec<AgentNode>,
+    every: Duration,
+}
+
+/// Returns what the spec of a supervisor says of its node's agent.
+fn of_spec(path: &Path) -> Result<Sent, Failure> {
+    let unusable = |error: String| Failure::local(format!("the spec {} can't be used: {error}", path.display()), "");
+    let text = read_bounded(path).map_err(|error| unusable(error.to_string()))?;
+    let spec: SupervisorSpec = serde_json::from_slice(&text).map_err(|error| unusable(error.to_string()))?;
+    let name = NodeName::new(&spec.node).map_err(|error| unusable(error.to_string()))?;
+    let (Some(agent), Some(folder)) = (spec.agent, spec.endpoint_file.parent()) else {
+        return Err(unusable("it asks for no agent".to_owned()));
+    };
+    Ok(Sent {
+        place: Place::Folder(folder.to_owned()),
+        nodes: vec![AgentNode { name, token: agent.token }],
+        every: Duration::from_millis(agent.every_ms.max(1_000)),
+    })
 }
 
 /// Returns the site's rules, which must parse: an agent that runs for months without them would help nobody.

@@ -80,7 +80,8 @@ pub(crate) struct UpArgs {
     /// Where a cloud says on each node that the node is about to be taken back: aws, gcp, azure, a page or a file
     #[arg(long, value_name = "SOURCE")]
     pub(crate) spot_notice: Option<String>,
-    /// Seconds between two readings of this machine by its agent; 0 starts no agent
+    /// Seconds between two readings of this machine by its agent, and of Slurm's nodes by the agents that supervisors bring; 0
+    /// starts no agent
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3_600))]
     pub(crate) agent_every: u64,
     #[command(flatten)]
@@ -181,6 +182,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         journal: journal_options(args)?,
         on_journal_failure: args.on_journal_failure.into(),
         notice_source: args.spot_notice.clone(),
+        agent_every: has_nodes.then(|| agent_every(args)).flatten(),
         courier: Some(courier::start(config.smtp.as_ref(), path.as_deref())?),
         timing: timing(args),
     };
@@ -193,8 +195,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
     let (url, budgets) = (listening.url(port), alert_setup.budgets.clone());
     let (code, visits) = (CodeStore::new(&folder, config.snapshot_max), Visits::default());
-    publish(&folder, &url, listening.tls.as_ref().map(|tls| tls.certificates()))
-        .map_err(|error| unpublished(&folder, &error))?;
+    publish_in(&folder, &url, &listening)?;
     let beside = Beside::start(&folder, &config.retention, remotes, &service)?;
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &beside.series());
@@ -221,8 +222,13 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         read_configuration: reloading.read.clone(),
     };
     let (stop_http, http) = spawn_server(runtime, doors, app)?;
-    let agent = OwnAgent::start(&folder, &names, args.agent_every)?;
-    Ok(Running { url, visits, service, beside, alerts, budgets: watch, reloading, _agent: agent, stop_http, http })
+    let _agent = OwnAgent::start(&folder, &names, args.agent_every)?;
+    Ok(Running { url, visits, service, beside, alerts, budgets: watch, reloading, _agent, stop_http, http })
+}
+
+/// Returns the time between two readings of an agent; none if there is to be none.
+fn agent_every(args: &UpArgs) -> Option<Duration> {
+    (args.agent_every > 0).then(|| Duration::from_secs(args.agent_every))
 }
 
 /// Opens the secrets of a data folder.
@@ -385,7 +391,11 @@ fn user_name() -> String {
     found.unwrap_or_else(|| format!("uid {id}"))
 }
 
-fn unpublished(folder: &Path, error: &std::io::Error) -> Failure {
-    let message = format!("{} can't be written to: {error}", folder.display());
-    Failure::coded("G0202", message, "free the disk or give access to the folder")
+/// Writes to the data folder how this control plane is reached.
+fn publish_in(folder: &Path, url: &str, listening: &Listening) -> Result<(), Failure> {
+    let published = publish(folder, url, listening.tls.as_ref().map(|tls| tls.certificates()));
+    published.map_err(|error| {
+        let message = format!("{} can't be written to: {error}", folder.display());
+        Failure::coded("G0202", message, "free the disk or give access to the folder")
+    })
 }

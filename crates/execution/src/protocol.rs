@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use gangline_base::{Bucket, Buckets, GpuSeconds, Phase};
 
+pub use agent::AgentSpec;
 pub use container::{ContainerSpec, VolumeSpec};
 pub use datasets::{CacheReport, CachedDataset, DatasetReads};
 pub use sample::{Sample, SampleMetric, Silence};
@@ -139,6 +140,10 @@ pub struct SupervisorSpec {
     /// Source of the cloud's notice of reclaiming the machine: `aws`, `gcp`, `azure`, a URL or a file.
     #[serde(default)]
     pub notice_source: Option<String>,
+    /// If set, the supervisor brings an agent for its node, which reads the node while no other agent does. The launcher's own
+    /// system has nodes that nobody has installed an agent on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentSpec>,
     /// Size at which a rank's log is rotated. One old file is kept, so a log takes at most twice this.
     pub log_bytes_max: u64,
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, JobId, NodeName, Program, Timestamp, with_causes};
 use gangline_execution::endpoint::ENDPOINT_FILE;
 use gangline_execution::launcher::{LaunchError, Launcher};
-use gangline_execution::protocol::{ContainerSpec, FaultCause, PROTOCOL_VERSION, SupervisorSpec};
+use gangline_execution::protocol::{AgentSpec, ContainerSpec, FaultCause, PROTOCOL_VERSION, SupervisorSpec};
 use gangline_orchestration::{Event, Share, ShareEnd, ShareState};
 use tracing::{debug, error, info, warn};
 
@@ -151,11 +151,19 @@ impl Actor {
                     notice_source: self.options.notice_source.clone(),
                     hang_timeout_ms: hang_timeout_ms(spec.recovery.hang_timeout),
                     end_wait_ms: None,
+                    agent: self.agent_spec(&node),
                     log_bytes_max: LOG_BYTES_MAX,
                     node,
                 }
             })
             .collect()
+    }
+
+    /// Returns what a supervisor needs to bring an agent to a node, if supervisors do.
+    fn agent_spec(&self, node: &str) -> Option<AgentSpec> {
+        let (every, name) = (self.options.agent_every?, NodeName::new(node).ok()?);
+        let every_ms = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
+        Some(AgentSpec { token: self.options.secrets.agent_token(&name), every_ms })
     }
 
     /// Returns the folder in which a job runs: its own, or that of its copy of the code.

@@ -105,6 +105,8 @@ pub struct Options {
     /// Where each node finds its cloud's termination notice
     /// ([`gangline_execution::protocol::SupervisorSpec::notice_source`]).
     pub notice_source: Option<String>,
+    /// Time between two readings by an agent that a supervisor brings to a node that has none; none: supervisors bring no agent.
+    pub agent_every: Option<Duration>,
     /// Delivers notices of jobs; without it nobody is told.
     pub courier: Option<Courier>,
     /// Heartbeat, lease and orphan times.

@@ -68,8 +68,8 @@ impl ContactError {
     }
 }
 
-/// What became of a report: for each batch, the first row that isn't stored.
-pub(super) type Posted = Result<Vec<u64>, ContactError>;
+/// What became of a report.
+pub(super) type Posted = Result<AgentAnswer, ContactError>;
 
 /// The thread.
 #[derive(Debug)]
@@ -117,22 +117,25 @@ impl Courier {
     }
 }
 
-/// Posts a report for each node. Rows count as stored once they are stored for all.
+/// Posts a report for each node. Rows count as stored once they are stored for all; the agent stands by if it does for all.
 fn post_to_all(nodes: &[AgentNode], place: &Place, open: &mut Option<Way>, mut report: AgentReport) -> Posted {
     let way = match open {
         Some(way) => way,
         None => open.insert(find(place)?),
     };
-    let mut stored: Option<Vec<u64>> = None;
+    let mut all: Option<AgentAnswer> = None;
     for node in nodes {
         report.node = node.name.to_string();
         let answer = post(way, &node.token, &report)?;
-        stored = Some(match stored {
-            None => answer.stored,
-            Some(before) => before.into_iter().zip(answer.stored).map(|(one, other)| one.min(other)).collect(),
+        all = Some(match all {
+            None => answer,
+            Some(before) => {
+                let stored = before.stored.into_iter().zip(answer.stored).map(|(one, other)| one.min(other)).collect();
+                AgentAnswer { stored, stand_by: before.stand_by && answer.stand_by, ..before }
+            }
         });
     }
-    Ok(stored.unwrap_or_default())
+    Ok(all.unwrap_or(AgentAnswer { version: AGENT_VERSION, stored: Vec::new(), stand_by: false }))
 }
 
 fn find(place: &Place) -> Result<Way, ContactError> {

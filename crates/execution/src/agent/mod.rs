@@ -3,6 +3,9 @@
 //! It runs whether or not a job does. Sources are read on threads of their own with a deadline, checks in processes of
 //! their own, and posts on a thread, so nothing that hangs stops the readings of the rest.
 //!
+//! A supervisor may bring an agent that *stands in*: it reads only while no other agent of its node does, and asks the
+//! control plane from time to time whether that is so.
+//!
 //! Keeps A-10 (readings that can't be sent are bounded, and those dropped are counted) and A-13 (a control plane that is
 //! away costs readings and nothing else).
 
@@ -10,8 +13,10 @@ mod backlog;
 mod checks;
 mod contact;
 mod sampler;
+mod turn;
 
 use std::io;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -66,6 +71,8 @@ pub struct AgentOptions {
     pub kernel_log: Option<PathBuf>,
     /// A site's rules for events of GPUs in the kernel's log, over the built-in ones.
     pub kernel_rules: Option<PathBuf>,
+    /// Whether it reads only while no other agent of its node does.
+    pub stands_in: bool,
     /// Returns the wall-clock time.
     pub clock: fn() -> Timestamp,
 }
@@ -75,15 +82,12 @@ pub struct AgentOptions {
 /// # Errors
 /// If a thread can't be started.
 pub fn run(options: AgentOptions, stop: &Receiver<()>) -> io::Result<()> {
-    let mut agent = Agent::start(options)?;
-    let mut next = Instant::now();
     loop {
-        agent.turn();
-        // A reading that took too long is skipped, not made up for.
-        next = (next + agent.options.every).max(Instant::now());
-        match stop.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        if options.stands_in && turn::wait_for(&options, stop)?.is_break() {
+            return Ok(());
+        }
+        if Agent::start(options.clone())?.run(stop).is_break() {
+            return Ok(());
         }
     }
 }
@@ -98,6 +102,16 @@ struct Agent {
     courier: Courier,
     next_post: Instant,
     retry_after: Option<Duration>,
+    /// Another agent reads this node.
+    stands_by: bool,
+}
+
+/// Waits for `time`; breaks off if the agent is to end.
+fn pause(stop: &Receiver<()>, time: Duration) -> ControlFlow<()> {
+    match stop.recv_timeout(time) {
+        Err(RecvTimeoutError::Timeout) => ControlFlow::Continue(()),
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => ControlFlow::Break(()),
+    }
 }
 
 impl Agent {
@@ -111,9 +125,22 @@ impl Agent {
             courier: Courier::start(options.nodes.clone(), options.place.clone())?,
             next_post: Instant::now(),
             retry_after: None,
+            stands_by: false,
             started_at,
             options,
         })
+    }
+
+    /// Reads until it is to end, or until it stands by for another agent.
+    fn run(mut self, stop: &Receiver<()>) -> ControlFlow<()> {
+        let mut next = Instant::now();
+        while !self.stands_by {
+            self.turn();
+            // A reading that took too long is skipped, not made up for.
+            next = (next + self.options.every).max(Instant::now());
+            pause(stop, next.saturating_duration_since(Instant::now()))?;
+        }
+        ControlFlow::Continue(())
     }
 
     /// Reads everything once, and sends what waits if it is time to.
@@ -142,14 +169,16 @@ impl Agent {
             batches: self.backlog.window(),
             findings: self.findings.clone(),
             hung: self.sampler.hung(),
+            stands_in: self.options.stands_in,
         }
     }
 
     /// Takes an answer; says the first failure in a row, and when it is over.
     fn answered(&mut self, posted: Posted) {
         match posted {
-            Ok(stored) => {
-                self.backlog.acknowledge(&stored);
+            Ok(answer) => {
+                self.stands_by = answer.stand_by && self.options.stands_in;
+                self.backlog.acknowledge(&answer.stored);
                 if self.retry_after.take().is_some() {
                     tracing::info!("the control plane answers again");
                 }

@@ -39,6 +39,10 @@ pub struct AgentReport {
     /// Sources that don't answer: a driver or a file server that hangs.
     #[serde(default)]
     pub hung: Vec<String>,
+    /// Whether the agent stands in for one that isn't there: it reads only while no other agent of the node does. One that is
+    /// told to stand by sends reports without batches.
+    #[serde(default)]
+    pub stands_in: bool,
 }
 
 /// Consecutive rows of the node, or of one of its devices.
@@ -72,4 +76,17 @@ pub struct AgentAnswer {
     pub version: u32,
     /// For each batch, the number of the first row that isn't stored.
     pub stored: Vec<u64>,
+    /// Another agent reads this node: an agent that stands in stops reading until it hears otherwise.
+    #[serde(default)]
+    pub stand_by: bool,
+}
+
+/// What a supervisor needs to start an agent that stands in for its node's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentSpec {
+    /// The token of the node's agent.
+    pub token: String,
+    /// Milliseconds between two readings.
+    pub every_ms: u64,
 }

@@ -1,4 +1,5 @@
-//! Checks the node itself: a moment after the start, and when a rank has failed.
+//! Checks the node itself: a moment after the start, and when a rank has failed; and brings the node's agent where the spec asks
+//! for one.
 //!
 //! Ranks never wait for the checks, and very short attempts end before the first. Checks run on threads and
 //! in processes of their own (`health/node/`), so a check that hangs delays nobody: the end of a failed
@@ -13,13 +14,14 @@ use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 
 use super::SuperviseOptions;
+use super::companion::Companion;
 use super::gpus::GpuWatch;
 use super::input::{Action, Input};
 use super::node_attempt::NodeAttempt;
 use crate::cgroup;
 use crate::health::node::{self, Check, Expectations, Guard, before_start, kernel_faults};
 use crate::health::{Finding, Verdict};
-use crate::protocol::NodeFinding;
+use crate::protocol::{NodeFinding, SupervisorSpec};
 use crate::shim::THIS_PROGRAM;
 
 /// Delay from the start to the first check. Loading programs and data gets the machine to itself (PyTorch's
@@ -56,25 +58,44 @@ pub(super) struct Checkup {
     /// Number of out-of-memory kills before the start.
     oom_kills: Option<u64>,
     gpus: Option<GpuWatch>,
+    /// The spec file, if it asks for an agent of the node.
+    agent_spec: Option<PathBuf>,
+    agent: Option<Companion>,
     after_failure: Option<Receiver<CheckResults>>,
 }
 
 impl Checkup {
-    pub(super) fn new(folder: &Path, options: &SuperviseOptions) -> Checkup {
+    pub(super) fn new(spec: &SupervisorSpec, options: &SuperviseOptions) -> Checkup {
         let standard = Expectations::default();
         let expectations = Expectations {
-            folders: vec![folder.to_owned()],
+            folders: vec![spec.folder.clone()],
             kernel_log: options.kernel_log.clone().unwrap_or(standard.kernel_log),
             kernel_log_window: KERNEL_LOG_WINDOW,
             ..Expectations::default()
         };
-        Checkup { expectations, oom_kills: cgroup::oom_kills(), gpus: None, after_failure: None }
+        Checkup {
+            expectations,
+            oom_kills: cgroup::oom_kills(),
+            gpus: None,
+            agent_spec: spec.agent.as_ref().map(|_| options.spec.clone()),
+            agent: None,
+            after_failure: None,
+        }
     }
 
-    /// Starts the first check, and listening to the GPUs' driver.
+    /// Starts the first check, listening to the GPUs' driver, and the node's agent.
     pub(super) fn after_start(&mut self, inputs: Sender<Input>) -> io::Result<()> {
         if Path::new(DRIVER).exists() {
             self.gpus = Some(GpuWatch::start(Path::new(THIS_PROGRAM), inputs.clone())?);
+        }
+        if let Some(spec) = &self.agent_spec {
+            // Without it the node's readings are missing, and nothing else.
+            let started =
+                Companion::start(Path::new(THIS_PROGRAM), &["agent", "--for-supervisor", &spec.to_string_lossy()]);
+            match started {
+                Ok((agent, _)) => self.agent = Some(agent),
+                Err(error) => tracing::warn!(%error, "the node's agent can't be started"),
+            }
         }
         let expectations = self.expectations.clone();
         let look = move || {

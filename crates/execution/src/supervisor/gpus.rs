@@ -3,12 +3,12 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use tokio::sync::mpsc::Sender;
 
+use super::companion::Companion;
 use super::input::Input;
 use crate::health::node::gpu_fault;
 
@@ -21,19 +21,15 @@ pub(super) type GpuFaults = Arc<Mutex<Vec<u8>>>;
 /// The listening process.
 #[derive(Debug)]
 pub(super) struct GpuWatch {
-    child: Child,
-    /// The process ends when this is closed.
-    _until: Option<ChildStdin>,
+    _process: Companion,
     faults: GpuFaults,
 }
 
 impl GpuWatch {
     /// Starts `program watch-gpus`. Each fault is sent to `inputs` at once.
     pub(super) fn start(program: &Path, inputs: Sender<Input>) -> io::Result<GpuWatch> {
-        let mut command = Command::new(program);
-        let mut child = command.arg("watch-gpus").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (until, output) = (child.stdin.take(), child.stdout.take());
-        let watch = GpuWatch { child, _until: until, faults: GpuFaults::default() };
+        let (process, output) = Companion::start(program, &["watch-gpus"])?;
+        let watch = GpuWatch { _process: process, faults: GpuFaults::default() };
         let faults = Arc::clone(&watch.faults);
         let listen = move || {
             let Some(output) = output else { return };
@@ -51,13 +47,6 @@ impl GpuWatch {
     /// Returns the faults it has reported, including later ones.
     pub(super) fn faults(&self) -> GpuFaults {
         Arc::clone(&self.faults)
-    }
-}
-
-impl Drop for GpuWatch {
-    fn drop(&mut self) {
-        // It isn't waited for: in a driver that hangs it can't be killed.
-        let _ = self.child.kill();
     }
 }
 

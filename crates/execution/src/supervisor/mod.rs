@@ -10,6 +10,7 @@
 mod checkup;
 mod claims;
 mod clearing;
+mod companion;
 mod contact;
 mod container;
 mod courier;

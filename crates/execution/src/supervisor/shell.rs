@@ -105,7 +105,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         staging: None,
         contact,
         courier,
-        checkup: Checkup::new(&spec.folder, &options),
+        checkup: Checkup::new(&spec, &options),
         caches: CacheWatch::start(&spec, &options.environment, inputs.clone()),
         inputs: inputs.clone(),
         reserved_port,

@@ -26,6 +26,9 @@ const EVENTS_MAX: usize = 100;
 const TEXT_BYTES_MAX: usize = 400;
 /// Without a report for this long an agent isn't current.
 const CURRENT: Duration = Duration::from_secs(60);
+/// Without a report for this long, or for [`MISSED_MAX`] readings if that is longer, another agent may stand in for an agent.
+const ABSENT: Duration = Duration::from_secs(20);
+const MISSED_MAX: u32 = 3;
 
 /// See the module. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +66,14 @@ impl Agents {
         self.change(node, |_| vec![event]);
     }
 
+    /// Reports whether the sender of a report stands in for an agent that is there.
+    pub(super) fn is_read_by_another(&self, node: &NodeName, now: Timestamp, report: &AgentReport) -> bool {
+        let mut nodes = self.nodes();
+        let other = self.known(&mut nodes, node.as_str()).agent.as_ref();
+        let other = other.filter(|agent| agent.started_at.unix_nanos() != report.started_at);
+        report.stands_in && other.is_some_and(|agent| now.since(agent.at) <= ABSENT.max(agent.every * MISSED_MAX))
+    }
+
     /// Takes in a report. Returns what its checks find that they didn't find before.
     pub(super) fn heard(&self, node: &NodeName, now: Timestamp, report: &AgentReport) -> Vec<AgentFinding> {
         let mut new = Vec::new();
@@ -73,7 +84,8 @@ impl Agents {
             known.agent = Some(Heard { started_at, at: now, every, hung: report.hung.clone() });
             let is_told = |event: &api::NodeEvent| event.kind == "agent" && event.at.0 == started_at;
             let mut events = Vec::new();
-            if is_new && !known.events.iter().any(is_told) {
+            // One that stands in starts with each attempt, which is no news.
+            if is_new && !report.stands_in && !known.events.iter().any(is_told) {
                 events.push(event(started_at, "agent", "", "its agent started"));
             }
             if let Some(findings) = &report.findings {
@@ -231,7 +243,12 @@ mod tests {
             batches: Vec::new(),
             findings,
             hung: vec!["NVML".to_owned()],
+            stands_in: false,
         }
+    }
+
+    fn stand_in(number: u64) -> AgentReport {
+        AgentReport { started_at: at(100 + number).unix_nanos(), stands_in: true, ..report(None) }
     }
 
     fn finding(place: &str, is_fault: bool) -> AgentFinding {
@@ -267,6 +284,27 @@ mod tests {
         ];
         assert_eq!(told, expected);
         assert!(!agents.of_node(&node(), at(1_000)).0.expect("it had").is_current, "it is silent");
+    }
+
+    #[test]
+    fn an_agent_stands_in_only_while_no_other_is_there_and_makes_room_for_the_nodes_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let agents = Agents::of(folder.path());
+        let is_taken = |now: u64, report: &AgentReport| {
+            let is_taken = !agents.is_read_by_another(&node(), at(now), report);
+            if is_taken {
+                agents.heard(&node(), at(now), report);
+            }
+            is_taken
+        };
+        assert!(is_taken(200, &stand_in(1)), "nobody else is there");
+        assert!(!is_taken(201, &stand_in(2)) && is_taken(205, &stand_in(1)), "the first stays");
+        assert!(!is_taken(225, &stand_in(2)) && is_taken(226, &stand_in(2)), "the first has ended");
+        assert!(is_taken(227, &report(None)) && !is_taken(228, &stand_in(2)), "the node's own goes first");
+        let slow = AgentReport { every_ms: 60_000, ..report(None) };
+        assert!(is_taken(300, &slow) && !is_taken(480, &stand_in(3)) && is_taken(481, &stand_in(3)));
+        let (_, _, history) = agents.of_node(&node(), at(500));
+        assert_eq!(history.len(), 1, "only the node's own agent is news: {history:?}");
     }
 
     #[test]

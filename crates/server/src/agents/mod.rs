@@ -58,6 +58,12 @@ pub(super) async fn report(
     }
     known_node(&app, node.as_str()).await?;
     let now = (app.clock)();
+    if app.agents.is_read_by_another(&node, now, &report) {
+        return Ok(Json(AgentAnswer { version: AGENT_VERSION, stored: Vec::new(), stand_by: true }));
+    }
+    if report.stands_in && report.batches.is_empty() {
+        return Ok(Json(AgentAnswer { version: AGENT_VERSION, stored: Vec::new(), stand_by: false }));
+    }
     let new = app.agents.heard(&node, now, &report);
     for finding in new.into_iter().filter(|finding| finding.is_fault) {
         let AgentFinding { place, measured, .. } = finding;
@@ -65,7 +71,7 @@ pub(super) async fn report(
     }
     let batches = report.batches.into_iter().map(|batch| batch_of(&node, batch)).collect::<Result<Vec<_>, _>>()?;
     let stored = store(&app, batches).await?;
-    Ok(Json(AgentAnswer { version: AGENT_VERSION, stored }))
+    Ok(Json(AgentAnswer { version: AGENT_VERSION, stored, stand_by: false }))
 }
 
 fn batch_of(node: &NodeName, batch: DeviceBatch) -> Result<Batch, ApiError> {

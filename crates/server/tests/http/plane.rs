@@ -154,6 +154,7 @@ fn options(
         journal,
         on_journal_failure: Default::default(),
         notice_source: None,
+        agent_every: None,
         courier: None,
         timing: Timing::default(),
     }

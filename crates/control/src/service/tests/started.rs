@@ -65,6 +65,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         journal: db::Options::default(),
         on_journal_failure: Default::default(),
         notice_source: None,
+        agent_every: None,
         courier: None,
         timing: Timing::default(),
     }

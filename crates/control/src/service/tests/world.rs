@@ -222,6 +222,7 @@ impl World {
             journal: self.journal,
             on_journal_failure: Default::default(),
             notice_source: None,
+            agent_every: None,
             courier: self.courier.clone(),
             timing: Timing::default(),
         }

@@ -254,6 +254,7 @@ mod tests {
             restore_below: None,
             skip_data_through: None,
             notice_source: None,
+            agent: None,
             token: "secret".to_owned(),
             endpoint_file: "/data/endpoint".into(),
             folder: PathBuf::from("/data/it's/job-7/attempt-2").join(node),

@@ -75,6 +75,7 @@ pub(in crate::supervisor) fn spec(ranks: u32, nodes: u32) -> SupervisorSpec {
         restore_below: None,
         skip_data_through: None,
         notice_source: None,
+        agent: None,
         token: String::new(),
         endpoint_file: PathBuf::from("/"),
         folder: PathBuf::from("/"),
