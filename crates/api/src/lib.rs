@@ -58,4 +58,4 @@ pub use sweep::{
 pub use template::{Template, TemplateList};
 pub use time::Time;
 pub use token::{PageLink, Reloaded, TOKEN_FILE, TokenRotated};
-pub use why::{Cause, Why};
+pub use why::{Cause, LastFault, Why};

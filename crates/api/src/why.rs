@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{AgainstPlan, Time};
+use crate::{AgainstPlan, Fault, Time};
 
 /// Why a job is slower than it could be, by what its ranks measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -29,9 +29,23 @@ pub struct Why {
     /// How its rate compares with its plan's, if its job file has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<AgainstPlan>,
+    /// The job's last fault, if its last attempt ended by it, or began within the stretch of time that was looked at after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<LastFault>,
     /// Causes, in the order in which they are looked for: data, checkpoint, communication, straggler, garbage_collection,
     /// memory_pressure, clocks, host_contention.
     pub causes: Vec<Cause>,
+}
+
+/// What ended an attempt of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LastFault {
+    /// The attempt.
+    pub attempt: u32,
+    /// Number of attempts in a row, this one included, that ended in the same way.
+    pub in_a_row: u32,
+    /// What failed first, and why.
+    pub fault: Fault,
 }
 
 /// Something that costs a job time.

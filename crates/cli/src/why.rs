@@ -1,4 +1,4 @@
-//! `why`: says in a few lines why a job is slower than it could be.
+//! `why`: says in a few lines why a job is slower than it could be, or what ended it.
 
 use std::fmt::Write as _;
 
@@ -8,6 +8,7 @@ use gangline_api as api;
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
 use crate::output;
+use crate::report::first_fault;
 
 /// Which job.
 #[derive(Args, Debug)]
@@ -34,8 +35,20 @@ pub(crate) fn of(client: &Client, job: &str) -> Result<String, Failure> {
 /// Formats the answer: the sentence, what was looked at, and two lines for each cause.
 fn text(why: &api::Why) -> String {
     let mut text = format!("{}: {}\n", why.job, why.summary);
-    let (Some(attempt), Some(step)) = (why.attempt, why.step_seconds) else { return text };
-    // Writing to a String can't fail.
+    if let (Some(attempt), Some(step)) = (why.attempt, why.step_seconds) {
+        time_of_steps(&mut text, why, attempt, step);
+    }
+    if let Some(last) = &why.fault {
+        let alike = if last.in_a_row > 1 { format!(", {} in a row in this way", last.in_a_row) } else { String::new() };
+        // Writing to a String can't fail.
+        let _ = writeln!(text, "  attempt {} ended by a fault{alike}", last.attempt);
+        let _ = first_fault(&mut text, "    ", &last.fault);
+    }
+    text
+}
+
+/// Adds what was looked at, and what costs time.
+fn time_of_steps(text: &mut String, why: &api::Why, attempt: u32, step: f64) {
     let _ = writeln!(
         text,
         "  {} to {}, attempt {attempt}: {} rank(s), at least {} steps of {} (measured)",
@@ -55,7 +68,6 @@ fn text(why: &api::Why) -> String {
         let _ = writeln!(text, "  {:<18} {share:>5}{cost}, since {since}: {}", cause.kind, cause.evidence);
         let _ = writeln!(text, "  {:<18} {:>5}{}; {}", "", "on ", places(cause), cause.hint);
     }
-    text
 }
 
 fn places(cause: &api::Cause) -> String {

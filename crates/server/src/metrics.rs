@@ -282,6 +282,7 @@ fn question(scope: Scope, query: CurvesQuery) -> Result<series::Query, ApiError>
     Ok(series::Query {
         scope,
         metrics: query.metric.into_iter().collect(),
+        with_parts: false,
         attempt: query.attempt.map(AttemptNumber),
         node: node.map_err(|error| ApiError::malformed(error.to_string()))?,
         rank: query.rank,

@@ -68,13 +68,46 @@ pub(super) async fn show(
     let verdict = judged.map_err(|_| ApiError::internal("a query of the series store panicked"))??;
     let measured = verdict.as_ref().and_then(|verdict| verdict.tokens_per_second);
     let plan = job.plan.map(|plan| plan.with_rate(measured, accelerators));
+    let fault = last_fault(&job.attempts, earliest);
     let Some(verdict) = verdict else {
         let summary = "its ranks reported too few steps to say anything: report them with gangline.report(step, ...), \
                        and phases with gangline.phase(\"data\")";
-        let nothing = nothing(&job.id, Some(attempt.number), (from, to), summary.to_owned());
-        return Ok(Json(api::Why { plan, ..nothing }));
+        let summary = fault.as_ref().map_or_else(|| summary.to_owned(), |last| sentence(&last.fault));
+        let nothing = nothing(&job.id, Some(attempt.number), (from, to), summary);
+        return Ok(Json(api::Why { plan, fault, ..nothing }));
     };
-    Ok(Json(api::Why { plan, ..told(&job.id, attempt.number, (from, to), verdict) }))
+    let told = told(&job.id, attempt.number, (from, to), verdict);
+    let is_over = attempt.fault.is_some();
+    let summary = fault.as_ref().filter(|_| is_over).map_or_else(|| told.summary.clone(), |last| sentence(&last.fault));
+    Ok(Json(api::Why { plan, fault, summary, ..told }))
+}
+
+/// Returns the last fault of a job, if its last attempt ended by it, or if it ended the attempt before no earlier than `from`.
+fn last_fault(attempts: &[api::Attempt], from: Timestamp) -> Option<api::LastFault> {
+    let (last, before) = attempts.split_last()?;
+    let is_recent = |fault: &&api::Fault| fault.noticed_at.0 >= from;
+    let (number, fault) = match (&last.fault, before.last()) {
+        (Some(fault), _) => (last.number, fault),
+        (None, Some(one)) => (one.number, one.fault.as_ref().filter(is_recent)?),
+        (None, None) => return None,
+    };
+    let kind = |fault: &api::Fault| match &fault.diagnosis {
+        Some(diagnosis) => (diagnosis.category.clone(), diagnosis.subcategory.clone()),
+        None => (String::new(), fault.cause.clone()),
+    };
+    let ended_alike = |attempt: &&api::Attempt| attempt.fault.as_ref().is_some_and(|other| kind(other) == kind(fault));
+    let up_to_it = attempts.iter().rev().skip_while(|attempt| attempt.number > number);
+    let in_a_row = u32::try_from(up_to_it.take_while(ended_alike).count()).unwrap_or(u32::MAX);
+    Some(api::LastFault { attempt: number, in_a_row, fault: fault.clone() })
+}
+
+/// Returns a fault in a sentence.
+pub(crate) fn sentence(fault: &api::Fault) -> String {
+    let place = fault.rank.map_or_else(|| fault.node.clone(), |rank| format!("rank {rank} on {}", fault.node));
+    match &fault.diagnosis {
+        Some(diagnosis) => format!("{}; {place} {}", diagnosis.summary, fault.cause),
+        None => format!("{place} {}", fault.cause),
+    }
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -104,6 +137,7 @@ fn nothing(job: &str, attempt: Option<u32>, (from, to): (Timestamp, Timestamp), 
         step_seconds: None,
         phases: Vec::new(),
         plan: None,
+        fault: None,
         causes: Vec::new(),
     }
 }
@@ -168,5 +202,55 @@ fn hint(kind: Kind) -> &'static str {
         }
         Kind::Clocks => "cooling, power limit and other load of that machine: gangline doctor",
         Kind::Contention => "what else runs on that node, and how many cores the job asks for",
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn at(seconds: u64) -> Timestamp {
+        Timestamp::EPOCH + Duration::from_secs(1_800_000_000 + seconds)
+    }
+
+    /// An attempt, with the time and the cause of the fault that ended it if one did.
+    pub(crate) fn attempt(number: u32, fault: Option<(u64, &str)>) -> api::Attempt {
+        let fault = fault.map(|(noticed_at, cause)| api::Fault {
+            node: "n1".to_owned(),
+            rank: Some(2),
+            cause: cause.to_owned(),
+            exit_code: None,
+            noticed_at: api::Time(at(noticed_at)),
+            last_lines: Vec::new(),
+            diagnosis: None,
+        });
+        api::Attempt {
+            number,
+            placed_at: api::Time(at(0)),
+            ended_at: fault.as_ref().map(|fault| fault.noticed_at),
+            allocation: None,
+            placed_because: String::new(),
+            ended_because: None,
+            fault,
+            shares: Vec::new(),
+            silence: None,
+            stragglers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_last_fault_is_told_while_it_is_news() {
+        let (one, other) = ("exited with code 1", "was killed by signal 9");
+        let ended = |number, seconds, cause| attempt(number, Some((seconds, cause)));
+        let told = |attempts: &[api::Attempt], since: u64| {
+            last_fault(attempts, at(since)).map(|last| (last.attempt, last.in_a_row, sentence(&last.fault)))
+        };
+        let of = |number, in_a_row, cause: &str| Some((number, in_a_row, format!("rank 2 on n1 {cause}")));
+        let failed = [ended(1, 10, other), ended(2, 20, one), ended(3, 30, one)];
+        assert_eq!(told(&failed, 1_000), of(3, 2, one), "it ended the last attempt, however long ago");
+        let goes_on = [failed.as_slice(), &[attempt(4, None)]].concat();
+        assert_eq!(told(&goes_on, 25), of(3, 2, one));
+        assert_eq!(told(&goes_on, 31), None, "it goes on for long enough");
+        assert_eq!(told(&[attempt(1, None), attempt(2, None)], 0), None);
     }
 }

@@ -13,6 +13,7 @@ mod equivalence;
 mod faults;
 mod first_hour;
 mod flood;
+mod full_disk;
 mod interactive;
 mod kills;
 mod nodes;

@@ -17,7 +17,7 @@ use crate::fixtures::{PATIENCE, wait_for};
 const EVERY: Duration = Duration::from_millis(500);
 
 /// A server that takes webhooks, and passes each on with the time at which it came.
-fn webhook() -> (String, Receiver<(Instant, Value)>) {
+pub(super) fn webhook() -> (String, Receiver<(Instant, Value)>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}/hook", listener.local_addr().expect("it is bound"));
     let (sender, bodies) = channel();
@@ -49,15 +49,15 @@ fn body_of(stream: &mut TcpStream) -> Value {
 }
 
 /// A real Alertmanager on a port of its own choice, that tells nobody.
-struct Alertmanager {
+pub(super) struct Alertmanager {
     process: Child,
-    url: String,
+    pub(super) url: String,
 }
 
 impl Alertmanager {
     /// Returns none, and says so, where it isn't installed.
     #[expect(clippy::print_stderr, reason = "a skip says why")]
-    fn start(folder: &Path) -> Option<Alertmanager> {
+    pub(super) fn start(folder: &Path) -> Option<Alertmanager> {
         let config = folder.join("alertmanager.yml");
         std::fs::write(&config, "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n").expect("it is writable");
         let started = Command::new("prometheus-alertmanager")
@@ -91,7 +91,7 @@ impl Alertmanager {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    fn has(&self, name: &str, subject: &str) -> bool {
+    pub(super) fn has(&self, name: &str, subject: &str) -> bool {
         let is_it = |alert: &Value| alert["labels"]["alertname"] == name && alert["labels"]["subject"] == subject;
         self.alerts().iter().any(is_it)
     }

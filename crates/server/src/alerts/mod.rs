@@ -5,6 +5,8 @@
 //! their own; if it can't be written, alerts go on and that is shown.
 
 mod delivery;
+mod failures;
+mod nodes;
 mod readings;
 pub(crate) mod routes;
 
@@ -26,7 +28,7 @@ use tracing::{info, warn};
 
 use crate::state_file::{self, StateFile};
 use delivery::Deliveries;
-use readings::Sources;
+use readings::{Metrics, Sources};
 
 /// The file of alerts and silences in the data folder.
 const SAVED_FILE: &str = "alerts.json";
@@ -230,7 +232,7 @@ impl Watch {
     }
 
     fn evaluate(&self) {
-        let metrics = self.handle.shared().engine.rules().iter().filter_map(readings::metric_of).collect::<Vec<_>>();
+        let metrics = Metrics::of(self.handle.shared().engine.rules());
         let (readings, gaps) = self.sources.read(&metrics);
         let now = (self.sources.clock)();
         let mut shared = self.handle.shared();

@@ -1,5 +1,6 @@
 //! What the rules look at: the state of the control plane, its nodes, queues and jobs, and what their ranks measured.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +15,8 @@ use gangline_specs::config::Budget;
 use gangline_telemetry::alerts::{Measure, Reading, Rule, Signal, Subject};
 use gangline_telemetry::series::{self, Curve, Scope};
 
-use super::Options;
+use super::failures::Failures;
+use super::{Options, nodes};
 use crate::observing::{STEP_SECONDS, Window, devices_of};
 
 /// The stretch of time whose measurements count as now.
@@ -47,14 +49,26 @@ pub(super) struct Sources {
     budgets: Arc<[Budget]>,
     /// How far budgets were spent, and when that was looked at.
     spent: Mutex<Option<(Timestamp, Vec<api::BudgetStanding>)>>,
+    failures: Failures,
     pub(super) clock: fn() -> Timestamp,
 }
 
-/// Returns the metric that a rule looks at, if it looks at one.
-pub(super) fn metric_of(rule: &Rule) -> Option<String> {
-    match &rule.measure {
-        Measure::Metric(name) => Some(name.clone()),
-        Measure::Signal(_) => None,
+/// The metrics that rules look at.
+#[derive(Debug, Default)]
+pub(super) struct Metrics {
+    /// Those that ranks report.
+    of_ranks: Vec<String>,
+    /// Those that the agents of nodes read.
+    of_nodes: BTreeSet<String>,
+}
+
+impl Metrics {
+    pub(super) fn of(rules: &[Rule]) -> Metrics {
+        let of_rule = |rule: &Rule| match &rule.measure {
+            Measure::Metric(name) => Some(name.clone()),
+            Measure::Signal(_) | Measure::NodeMetric(_) => None,
+        };
+        Metrics { of_ranks: rules.iter().filter_map(of_rule).collect(), of_nodes: nodes::metrics_of(rules.iter()) }
     }
 }
 
@@ -63,19 +77,24 @@ impl Sources {
         let Options { folder, journal_folder, handle, views, budgets, series, clock, rules: _, mail: _ } = options;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (folders, spent) = ([folder, journal_folder], Mutex::new(None));
-        Ok(Sources { runtime, handle, views, series, folders, budgets, spent, clock })
+        let failures = Failures::default();
+        Ok(Sources { runtime, handle, views, series, folders, budgets, spent, failures, clock })
     }
 
-    /// Reads everything, with these metrics of ranks. The second value says what couldn't be read.
-    pub(super) fn read(&self, metrics: &[String]) -> (Vec<Reading>, Option<String>) {
+    /// Reads everything, with these metrics. The second value says what couldn't be read.
+    pub(super) fn read(&self, metrics: &Metrics) -> (Vec<Reading>, Option<String>) {
         let (mut readings, mut gap) = (self.disks(), None);
         readings.extend(self.series_store());
         match self.runtime.block_on(self.handle.health()) {
             Ok(health) => readings.extend(of_health(&health)),
             Err(error) => gap = Some(format!("the control plane's health: {error}")),
         }
+        let mut names = Vec::new();
         match self.runtime.block_on(self.handle.nodes()) {
-            Ok(list) => readings.extend(list.nodes.iter().filter_map(of_node)),
+            Ok(list) => {
+                readings.extend(list.nodes.iter().filter_map(of_node));
+                names.extend(list.nodes.iter().filter_map(|node| NodeName::new(&node.name).ok()));
+            }
             Err(error) => gap = Some(format!("the nodes: {error}")),
         }
         match self.of_budgets() {
@@ -86,8 +105,16 @@ impl Sources {
             Ok(jobs) => {
                 let now = (self.clock)();
                 readings.extend(queue_waits(&jobs, now));
+                match self.failures.read(&self.views, &jobs, now) {
+                    Ok(failures) => readings.extend(failures),
+                    Err(error) => gap = Some(format!("jobs that failed: {}", with_causes(&error))),
+                }
+                match nodes::read(&self.series, &names, &metrics.of_nodes, &nodes::holders(&jobs), now) {
+                    Ok(of_nodes) => readings.extend(of_nodes),
+                    Err(error) => gap = Some(format!("metrics of nodes: {}", with_causes(&error))),
+                }
                 for (id, job) in jobs.iter().filter(|(_, job)| job.state == api::JobState::Running) {
-                    let of_job = self.of_job(*id, job, now, metrics);
+                    let of_job = self.of_job(*id, job, now, &metrics.of_ranks);
                     match of_job {
                         Ok(of_job) => readings.extend(of_job),
                         Err(error) => gap = Some(format!("metrics of {id}: {}", with_causes(&error))),
@@ -197,7 +224,7 @@ impl Sources {
     }
 }
 
-fn reading(signal: Signal, subject: Subject, part: Option<String>, value: f64) -> Reading {
+pub(super) fn reading(signal: Signal, subject: Subject, part: Option<String>, value: f64) -> Reading {
     Reading { measure: Measure::Signal(signal), subject, part, value }
 }
 
@@ -230,7 +257,7 @@ fn of_node(node: &api::Node) -> Option<Reading> {
 
 /// The longest wait of each queue.
 fn queue_waits(jobs: &[(JobId, api::Job)], now: Timestamp) -> Vec<Reading> {
-    let mut longest: std::collections::BTreeMap<&str, (Timestamp, JobId)> = std::collections::BTreeMap::new();
+    let mut longest: BTreeMap<&str, (Timestamp, JobId)> = BTreeMap::new();
     for (id, job) in jobs.iter().filter(|(_, job)| job.state == api::JobState::Waiting) {
         // After an attempt it waits anew.
         let since = job.attempts.last().and_then(|attempt| attempt.ended_at).map_or(job.submitted_at.0, |time| time.0);
@@ -310,7 +337,7 @@ fn of_ranks(job: JobId, ranks: &[RankObserved]) -> Vec<Reading> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "ratios of sizes and counts need no more than 53 bits")]
-fn number(count: u64) -> f64 {
+pub(super) fn number(count: u64) -> f64 {
     count as f64
 }
 

@@ -15,7 +15,7 @@
 //!
 //! [[rule]]
 //! name = "grad_norm_high"
-//! metric = "grad_norm"          # or signal = "data_stall", see docs/guides/alerts.md
+//! metric = "grad_norm"          # or "gpu.temperature_celsius", or signal = "data_stall", see docs/guides/alerts.md
 //! above = 10
 //! clear = 5
 //! for = "2m"
@@ -28,8 +28,12 @@ use gangline_base::EmailAddress;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::collectors::metric_named;
+
 use super::rule::{Bound, Measure, Rule, Severity, Signal, Unit};
 
+/// What names of metrics begin with that agents read.
+const AGENTS_GROUPS: [&str; 3] = ["host.", "gpu.", "agent."];
 /// The built-in rules.
 const BUILT_IN: &str = include_str!("builtin.toml");
 /// The most rules, built-in ones included.
@@ -228,7 +232,7 @@ fn rule_of(spanned: &Spanned<RuleV1>) -> Result<Rule, Defect> {
     let name = name_of(&rule.name)?;
     let measure = match (&rule.signal, &rule.metric) {
         (Some(signal), None) => Measure::Signal(signal_of(signal)?),
-        (None, Some(metric)) if !metric.get_ref().is_empty() => Measure::Metric(metric.get_ref().clone()),
+        (None, Some(metric)) if !metric.get_ref().is_empty() => metric_of(metric)?,
         _ => return Err((at, format!("rule {name:?} needs either a signal or a metric"))),
     };
     let bound = match (&rule.above, &rule.below) {
@@ -247,7 +251,7 @@ fn rule_of(spanned: &Spanned<RuleV1>) -> Result<Rule, Defect> {
     }
     let named = match &measure {
         Measure::Signal(signal) => signal.name(),
-        Measure::Metric(metric) => metric,
+        Measure::Metric(metric) | Measure::NodeMetric(metric) => metric,
     };
     let plain = || match measure.unit() {
         Unit::Flag => format!("{named} of {{subject}}: {{parts}}"),
@@ -301,6 +305,17 @@ fn signal_of(signal: &Spanned<String>) -> Result<Signal, Defect> {
     let known = || Signal::names().collect::<Vec<_>>().join(", ");
     let none = || (signal.span().start, format!("there is no signal {:?}; there are {}", signal.get_ref(), known()));
     Signal::named(signal.get_ref()).ok_or_else(none)
+}
+
+/// Returns what a metric's name stands for: one that agents read, by its group, or else one that ranks report.
+fn metric_of(metric: &Spanned<String>) -> Result<Measure, Defect> {
+    let name = metric.get_ref();
+    if !AGENTS_GROUPS.iter().any(|group| name.starts_with(group)) {
+        return Ok(Measure::Metric(name.clone()));
+    }
+    let is_known = metric_named(name).is_some_and(|known| known.name == name);
+    let none = || format!("agents read no metric {name:?}; docs/reference/metrics.md has what they read");
+    if is_known { Ok(Measure::NodeMetric(name.clone())) } else { Err((metric.span().start, none())) }
 }
 
 fn finite(number: &Spanned<f64>) -> Result<f64, Defect> {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use gangline_base::{InvalidName, JobId, NodeName};
 use serde::{Deserialize, Serialize};
 
+use crate::collectors::{self, metric_named};
+
 /// What a reading is about. Alerts are told apart by rule and subject.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "SubjectV1", try_from = "SubjectV1")]
@@ -120,6 +122,12 @@ pub enum Signal {
     Straggler,
     /// A rank makes no progress, and would be given up as hung if that goes on.
     Silence,
+    /// Attempts of a job that ended by a fault within an hour.
+    JobFaults,
+    /// A job failed for good within an hour.
+    JobFailed,
+    /// Part of the time in which a GPU of a running job had something to do.
+    GpuUtilization,
     /// A node is lost, suspect or unwell.
     NodeUnavailable,
     /// Seconds for which the first job of a queue has waited.
@@ -139,7 +147,7 @@ pub enum Signal {
 }
 
 /// Each signal with its name in rules and its unit.
-const SIGNALS: [(Signal, &str, Unit); 17] = [
+const SIGNALS: [(Signal, &str, Unit); 20] = [
     (Signal::LossNotFinite, "loss_not_finite", Unit::Flag),
     (Signal::LossSpike, "loss_spike", Unit::Number),
     (Signal::CheckpointOverdue, "checkpoint_overdue", Unit::Number),
@@ -149,6 +157,9 @@ const SIGNALS: [(Signal, &str, Unit); 17] = [
     (Signal::PlanShare, "plan_share", Unit::Ratio),
     (Signal::Straggler, "straggler", Unit::Ratio),
     (Signal::Silence, "silence", Unit::Flag),
+    (Signal::JobFaults, "job_faults", Unit::Number),
+    (Signal::JobFailed, "job_failed", Unit::Flag),
+    (Signal::GpuUtilization, "gpu_utilization", Unit::Ratio),
     (Signal::NodeUnavailable, "node_unavailable", Unit::Flag),
     (Signal::QueueWait, "queue_wait", Unit::Seconds),
     (Signal::BudgetSpent, "budget_spent", Unit::Ratio),
@@ -195,6 +206,9 @@ pub enum Measure {
     Signal(Signal),
     /// The newest value of a metric that ranks report, by its name.
     Metric(String),
+    /// What a node's agent reads, by a name of the table of [`collectors`]: the mean of the last minute; of a counter how much it
+    /// grew in the last five.
+    NodeMetric(String),
 }
 
 impl Measure {
@@ -204,6 +218,12 @@ impl Measure {
         match self {
             Measure::Signal(signal) => signal.unit(),
             Measure::Metric(_) => Unit::Number,
+            // The mean of a flag is the part of the time in which it was set.
+            Measure::NodeMetric(name) => match metric_named(name).map(|metric| metric.unit) {
+                Some(collectors::Unit::Ratio | collectors::Unit::Flag) => Unit::Ratio,
+                Some(collectors::Unit::Seconds) => Unit::Seconds,
+                _ => Unit::Number,
+            },
         }
     }
 }
@@ -215,7 +235,7 @@ pub struct Reading {
     pub measure: Measure,
     /// Of what.
     pub subject: Subject,
-    /// Which part of the subject, such as `rank 5 on n3`; none if it is of the whole.
+    /// Which part of the subject, such as `rank 5 on n3` or `GPU 3`; none if it is of the whole.
     pub part: Option<String>,
     /// The value; NaN breaks no rule.
     pub value: f64,

@@ -18,6 +18,8 @@ pub struct Query {
     pub scope: Scope,
     /// Names of metrics; all if there are none.
     pub metrics: Vec<String>,
+    /// Whether series of a metric's parts are asked for as well, whose names go on with a dot, such as `host.disk_busy_ratio.sda`.
+    pub with_parts: bool,
     /// Only this attempt.
     pub attempt: Option<AttemptNumber>,
     /// Only this node.
@@ -44,13 +46,30 @@ impl Query {
     pub fn all(scope: Scope, points_max: usize, curves_max: usize) -> Query {
         let (times, steps) = ((None, None), (None, None));
         let (attempt, node, rank, device) = (None, None, None, None);
-        let (metrics, resolution) = (Vec::new(), None);
-        Query { scope, metrics, attempt, node, rank, device, times, steps, resolution, points_max, curves_max }
+        let (metrics, with_parts, resolution) = (Vec::new(), false, None);
+        Query {
+            scope,
+            metrics,
+            with_parts,
+            attempt,
+            node,
+            rank,
+            device,
+            times,
+            steps,
+            resolution,
+            points_max,
+            curves_max,
+        }
     }
 
     fn asks_for(&self, source: &Source, metric: &str) -> bool {
         let is = |wanted: bool, same: bool| !wanted || same;
-        is(!self.metrics.is_empty(), self.metrics.iter().any(|name| name == metric))
+        let is_named = |name: &String| {
+            let rest = metric.strip_prefix(name.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || (self.with_parts && rest.starts_with('.')))
+        };
+        is(!self.metrics.is_empty(), self.metrics.iter().any(is_named))
             && is(self.attempt.is_some(), self.attempt == source.attempt)
             && is(self.node.is_some(), self.node == source.node)
             && is(self.rank.is_some(), self.rank == source.rank)

@@ -64,6 +64,16 @@ command = ["/bin/page", "--now"]
 }
 
 #[test]
+fn a_metric_that_agents_read_is_one_of_nodes_with_its_own_unit() {
+    let read =
+        |metric: &str| Rules::read(&format!("[[rule]]\nname = 'a'\nmetric = '{metric}'\nabove = 1")).expect("sound");
+    let measure = |metric: &str| read(metric).rules.pop().expect("it is the last").measure;
+    assert_eq!(measure("gpu.temperature_celsius"), Measure::NodeMetric("gpu.temperature_celsius".to_owned()));
+    assert_eq!(measure("host_load"), Measure::Metric("host_load".to_owned()), "ranks may report any other name");
+    assert_eq!((measure("gpu.clocks_held").unit(), measure("gpu.power_watts").unit()), (Unit::Ratio, Unit::Number));
+}
+
+#[test]
 fn a_defect_is_refused_with_its_line_and_column() {
     let check = |text: &str, place: &str, part: &str| {
         let error = Rules::read(text).expect_err(text).to_string();
@@ -77,6 +87,12 @@ fn a_defect_is_refused_with_its_line_and_column() {
     let rule = |lines: &str| format!("[[rule]]\nname = 'a'\n{lines}");
     check(&rule("signal = 'noise'\nabove = 1"), "3:10", "there is no signal \"noise\"; there are loss_not_finite,");
     check(&rule("above = 1"), "1:1", "either a signal or a metric");
+    check(
+        &rule("metric = 'gpu.heat'\nabove = 1"),
+        "3:10",
+        "agents read no metric \"gpu.heat\"; docs/reference/metrics.md",
+    );
+    check(&rule("metric = 'host.disk_busy_ratio.sda'\nabove = 1"), "3:10", "agents read no metric");
     check(&rule("metric = 'm'"), "1:1", "either above or below");
     check(&rule("metric = 'm'\nabove = nan"), "4:9", "NaN is no limit");
     check(&rule("metric = 'm'\nabove = 'x'"), "4:9", "invalid type");

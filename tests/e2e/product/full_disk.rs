@@ -1,0 +1,103 @@
+//! A disk that fills up below a job's checkpoints: the node's agent sees it, the job fails by it, and both are told.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::telemetry::{Alertmanager, webhook};
+use crate::fixtures::PATIENCE;
+use crate::fixtures::product::{Product, training};
+
+/// An ext4 file system of a few megabytes in a file, unmounted at the end.
+struct LoopDisk {
+    path: PathBuf,
+}
+
+impl LoopDisk {
+    /// None if that isn't permitted here.
+    fn mount(image: &Path, path: &Path) -> Option<LoopDisk> {
+        std::fs::create_dir_all(path).expect("a folder");
+        let file = std::fs::File::create(image).expect("an image");
+        file.set_len(16 << 20).expect("room for it");
+        let run = |program: &str, arguments: &[&str], places: &[&Path]| {
+            let output = Command::new(program).args(arguments).args(places).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let is_mounted = run("mkfs.ext4", &["-q"], &[image]) && run("mount", &["-o", "loop"], &[image, path]);
+        is_mounted.then(|| LoopDisk { path: path.to_owned() })
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        // Lazily, because a supervisor may still be ending.
+        let _ = Command::new("umount").arg("-l").arg(&self.path).output();
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_below_the_checkpoints_is_why_the_job_fails_and_both_are_told() {
+    let mut product = Product::down(&["a=cpu:1"]);
+    let Some(disk) = LoopDisk::mount(&product.path("image"), &product.path("disk")) else {
+        println!("skipped: a full disk below a job: mounting an image by a loop device is not permitted here");
+        return;
+    };
+    product.change("--agent-every", "1");
+    let (url, bodies) = webhook();
+    let alertmanager = Alertmanager::start(&product.path(""));
+    let manager =
+        alertmanager.as_ref().map(|manager| format!("[[receiver]]\nname='am'\nalertmanager='{}'\n", manager.url));
+    let rules = format!(
+        "every = '500ms'\n[[receiver]]\nname='hook'\nwebhook='{url}'\n{}\
+         [[rule]]\nname='node_disk_nearly_full'\nmetric='host.filesystem_used_ratio'\nabove=0.95\nsummary='{{subject}}: {{parts}}'\n",
+        manager.unwrap_or_default()
+    );
+    std::fs::create_dir_all(product.data()).expect("a folder");
+    std::fs::write(product.data().join("alerts.toml"), rules).expect("it is writable");
+    product.start();
+    let folder = disk.path.join("checkpoints").display().to_string();
+    let shape = "recovery: {max_faults: 1}\nresources: {accelerators: \"cpu:1\"}";
+    let id = product.submit(&training(shape, "--steps 100000 --checkpoint-every 5 --step-time-min 20", &folder));
+    product.wait_step(&id, 10);
+    let filler = disk.path.join("filler");
+    let _ = Command::new("dd").args(["if=/dev/zero", "bs=4096"]).arg(format!("of={}", filler.display())).output();
+    product.wait_state(&id, "failed");
+
+    let why = product.json(&["why", &id]);
+    let fault = &why["fault"];
+    assert_eq!(
+        (&fault["fault"]["diagnosis"]["subcategory"], &fault["in_a_row"]),
+        (&"disk_full".into(), &2.into()),
+        "{why:#}"
+    );
+    let text = product.run(&["why", &id]).stdout;
+    assert!(text.starts_with(&format!("{id}: a disk")) && text.contains("No space left on device"), "{text}");
+    assert!(text.contains("2 in a row in this way") && text.contains("do: free space"), "{text}");
+
+    let (mut failed, mut full): (Option<Value>, Option<Value>) = (None, None);
+    let deadline = Instant::now() + PATIENCE;
+    while failed.is_none() || full.is_none() {
+        let body = bodies.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        let (_, body) = body.unwrap_or_else(|_| panic!("not told of both: {failed:?}, {full:?}"));
+        for alert in body["alerts"].as_array().expect("a list").iter().filter(|alert| alert["state"] == "firing") {
+            match alert["rule"].as_str() {
+                Some("job_failed") => failed = Some(alert.clone()),
+                Some("node_disk_nearly_full") => full = Some(alert.clone()),
+                _ => {}
+            }
+        }
+    }
+    let summary = |alert: &Option<Value>| alert.as_ref().and_then(|alert| alert["summary"].as_str().map(str::to_owned));
+    assert_eq!(summary(&full), Some(format!("node a: {}", disk.path.display())));
+    let said = summary(&failed).unwrap_or_default();
+    assert!(said.starts_with(&format!("{id} failed: a disk")), "{said}");
+    if let Some(manager) = &alertmanager {
+        crate::fixtures::wait_for("Alertmanager to have both", || {
+            (manager.has("job_failed", &id) && manager.has("node_disk_nearly_full", "node a")).then_some(())
+        });
+    }
+    let shown = product.run(&["show", &id]).stdout;
+    assert!(shown.contains(&format!("warning: {id} failed: a disk")), "{shown}");
+}
