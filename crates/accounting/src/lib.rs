@@ -6,6 +6,7 @@
 pub mod attribution;
 pub mod bill;
 pub mod focus;
+pub mod goodput;
 mod ledger;
 mod phase_clock;
 mod price_book;

@@ -10,6 +10,7 @@ mod cost;
 mod error;
 mod exit;
 mod explain;
+mod goodput;
 mod job;
 mod metric;
 mod model;
@@ -31,6 +32,7 @@ pub use cost::{
 pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;
 pub use explain::{Blocker, Dependency, Explanation, FirstBy, HistoryLine, Placement};
+pub use goodput::JobGoodput;
 pub use job::{
     Allocation, Attempt, BucketLine, Checkpoints, Code, DatasetReads, Diagnosis, Fault, Gang, Job, JobList,
     JobStanding, JobState, Point, Price, Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,

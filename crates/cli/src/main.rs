@@ -21,6 +21,7 @@ mod exec;
 mod explain;
 mod failure;
 mod follow;
+mod goodput;
 mod internal;
 mod jobs;
 mod launcher;
@@ -129,6 +130,8 @@ enum Command {
     Series(series::SeriesArgs),
     /// Say why a job is slower than it could be: data, checkpoints, communication, slow ranks, and what each costs
     Why(why::WhyArgs),
+    /// Show how much of a job's time was of use, with and without the queue
+    Goodput(goodput::GoodputArgs),
     /// Say what training cost and where the money went, export bills, and plan capacity
     Cost {
         #[command(subcommand)]
@@ -266,6 +269,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Show(args) => show::run(&global, &args)?,
         Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Why(args) => why::run(&Client::connect(&global)?, &args, global.json)?,
+        Command::Goodput(args) => goodput::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Cost { command } => cost::run(&global, &command)?,
         Command::Alerts(args) => alerts::run(&global, &args)?,
         Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,

@@ -16,6 +16,7 @@ mod crowd;
 mod dcgm;
 mod error;
 mod exposition;
+mod goodput;
 mod jobs;
 mod logs;
 mod metrics;
@@ -145,6 +146,7 @@ pub fn router(app: App) -> Router {
         .route("/jobs/{job}/metrics/curves", get(metrics::curves))
         .route("/jobs/{job}/logs", get(logs::read))
         .route("/jobs/{job}/why", get(why::show))
+        .route("/jobs/{job}/goodput", get(goodput::show))
         .route("/cost/report", get(cost::report))
         .route("/cost/jobs/{job}", get(cost::of_job))
         .route("/cost/usage", get(cost::usage))

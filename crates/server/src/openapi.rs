@@ -10,7 +10,7 @@ use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
 use super::{
-    agents, alerts, cost, jobs, logs, metrics, models, nodes, reload, schedules, sweeps, templates, token, why,
+    agents, alerts, cost, goodput, jobs, logs, metrics, models, nodes, reload, schedules, sweeps, templates, token, why,
 };
 
 /// The API as a document.
@@ -39,6 +39,7 @@ use super::{
         sweeps::cancel,
         logs::read,
         why::show,
+        goodput::show,
         cost::report,
         cost::of_job,
         cost::usage,

@@ -37,6 +37,18 @@ impl Drop for LoopDisk {
     }
 }
 
+/// Checks that the time of a job is all there by Google's names.
+fn goodput_adds_up(product: &Product, id: &str) {
+    let goodput = product.json(&["goodput", id]);
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let (runtime, ettr) = (number(&goodput["runtime_goodput"]), number(&goodput["ettr"]));
+    assert!(0.0 < ettr && ettr <= runtime && runtime < 1.0 && goodput["disruptions"] == 1, "{goodput:#}");
+    let exported = product.json(&["goodput", id, "--ml-goodput"]);
+    let badput: f64 = exported["badput_time"].as_object().expect("times").values().filter_map(Value::as_f64).sum();
+    let elapsed = number(&exported["total_elapsed_time"]);
+    assert!((number(&exported["goodput_time"]["TOTAL"]) + badput - elapsed).abs() < 1e-6, "{exported:#}");
+}
+
 #[test]
 fn a_disk_that_fills_up_below_the_checkpoints_is_why_the_job_fails_and_both_are_told() {
     let mut product = Product::down(&["a=cpu:1"]);
@@ -76,6 +88,7 @@ fn a_disk_that_fills_up_below_the_checkpoints_is_why_the_job_fails_and_both_are_
     assert!(text.starts_with(&format!("{id}: a disk")) && text.contains("No space left on device"), "{text}");
     assert!(text.contains("2 in a row in this way") && text.contains("do: free space"), "{text}");
 
+    goodput_adds_up(&product, &id);
     let (mut failed, mut full): (Option<Value>, Option<Value>) = (None, None);
     let deadline = Instant::now() + PATIENCE;
     while failed.is_none() || full.is_none() {
