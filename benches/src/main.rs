@@ -26,6 +26,8 @@ mod engine;
 #[cfg(feature = "product")]
 mod moment;
 #[cfg(feature = "product")]
+mod monitoring;
+#[cfg(feature = "product")]
 mod plane;
 #[cfg(feature = "planning")]
 mod planning;
@@ -74,6 +76,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("diagnosis", diagnosis::run),
     #[cfg(feature = "product")]
     ("engine", engine::run),
+    #[cfg(feature = "product")]
+    ("monitoring", monitoring::run),
     #[cfg(feature = "planning")]
     ("planning", planning::run),
     #[cfg(feature = "product")]
