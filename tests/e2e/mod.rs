@@ -1,5 +1,6 @@
 //! The real binary with real processes.
 
+mod accounts;
 mod agents;
 mod allocations;
 mod archive;

@@ -56,6 +56,7 @@ fn lose(bench: &mut Bench, allocation: &str) -> Result<Found> {
         cpus: 16,
         gpus: Some(("h100".to_owned(), GPUS)),
         hosts: None,
+        has_accounts: false,
     };
     std::fs::create_dir_all(&options.folder).context("make Slurm's folder")?;
     let mut slurm =

@@ -24,7 +24,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// G0510 with what is missing.
 pub(super) fn start(folder: &Path) -> Result<PrivateSlurm, Failure> {
     output::tell(&format!("setting up a private Slurm of {NODES} nodes in {}", folder.display()));
-    let options = PrivateOptions { folder: folder.to_owned(), nodes: NODES, cpus: 1, gpus: None, hosts: None };
+    let options = PrivateOptions {
+        folder: folder.to_owned(),
+        nodes: NODES,
+        cpus: 1,
+        gpus: None,
+        hosts: None,
+        has_accounts: false,
+    };
     PrivateSlurm::start(options).map_err(|error| {
         let hint = "as root: apt-get install slurm-wlm munge; or run the demo without --launcher slurm";
         Failure::coded("G0510", with_causes(&error), hint)

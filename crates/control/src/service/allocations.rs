@@ -43,6 +43,7 @@ pub(super) struct Allocations {
 #[derive(Clone, Copy, Debug)]
 struct EndedAllocation {
     job: JobId,
+    attempt: AttemptNumber,
     at: Timestamp,
     has_saved: bool,
 }
@@ -65,7 +66,7 @@ impl Actor {
         if let Some(gang) = share.parent().map(Path::to_path_buf) {
             let unexplained = &mut self.allocations.unexplained;
             unexplained.retain(|_, ended| now.since(ended.at) < ANSWER_MAX);
-            unexplained.insert(gang, EndedAllocation { job, at: now, has_saved });
+            unexplained.insert(gang, EndedAllocation { job, attempt, at: now, has_saved });
         }
     }
 
@@ -112,7 +113,8 @@ impl Actor {
         let ends: Vec<(PathBuf, AllocationEnd)> = ends.collect();
         self.note_allocations(now, &allocations.into_iter().collect());
         for (gang, end) in ends {
-            let Some(EndedAllocation { job, has_saved, .. }) = self.allocations.unexplained.remove(&gang) else {
+            let Some(EndedAllocation { job, attempt, has_saved, .. }) = self.allocations.unexplained.remove(&gang)
+            else {
                 continue;
             };
             let (is_held, told) = match end {
@@ -129,6 +131,7 @@ impl Actor {
             let is_held = is_held && self.apply(now, hold, batch).is_ok();
             let held = if is_held { "; it is held: gangline release lets it go on" } else { "" };
             if let Some(record) = self.records.get_mut(&job) {
+                record.explain_end(attempt.0, told);
                 record.note(now, format!("{told}{held}"));
                 self.rows.jobs.insert(job);
             }

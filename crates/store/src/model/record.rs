@@ -340,6 +340,15 @@ impl JobRecord {
         self.note(now, text);
     }
 
+    /// Adds what became known later of an attempt's end.
+    pub fn explain_end(&mut self, attempt: u32, text: &str) {
+        let ended = self.attempts.iter_mut().rev().find(|one| one.number == attempt);
+        if let Some(because) = ended.and_then(|ended| ended.ended_because.as_mut()) {
+            because.push_str("; ");
+            because.push_str(text);
+        }
+    }
+
     /// Records a share's end for a supervisor that can't report it any more.
     pub fn share_failed(&mut self, now: Timestamp, node: &str, cause: FaultCauseRecord) {
         let Some(attempt) = self.attempts.last_mut() else { return };

@@ -154,6 +154,9 @@ fn a_job_that_somebody_cancelled_is_held_and_others_go_on() {
         let shown = world.show(job);
         let is_told = shown.history.iter().any(|line| line.text.starts_with(said));
         assert_eq!((shown.attempts.len(), shown.faults, is_told), (if is_held { 1 } else { 2 }, 0, true), "{shown:#?}");
+        let because = shown.attempts[0].ended_because.clone().unwrap_or_default();
+        let (_, verdict) = because.rsplit_once("; ").unwrap_or_default();
+        assert!(!verdict.is_empty() && said.starts_with(verdict), "{because}");
     };
     check(AllocationEnd::Cancelled, true, true, "somebody cancelled its Slurm job (scancel); it is held");
     check(AllocationEnd::TimeLimit, false, false, "its Slurm job reached the time limit");

@@ -2,6 +2,8 @@
 //! each node. For experiments, the demo and tests; it needs root, since slurmd does, and so do the device
 //! files of its simulated GPUs.
 
+mod accounts;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,6 +18,7 @@ use rustix::process::{Signal, kill_process};
 
 use crate::launcher::fence::{all_with, kill_all_with};
 use crate::process::{as_pid, numbers, signal_all};
+use accounts::Accounts;
 
 /// The variable that tells Slurm's programs their configuration; every process of a private Slurm has it.
 pub const CONF_VARIABLE: &str = "SLURM_CONF";
@@ -43,6 +46,9 @@ pub struct PrivateOptions {
     pub gpus: Option<(String, u32)>,
     /// Existing networks for the nodes; none: everything is on loopback.
     pub hosts: Option<PrivateHosts>,
+    /// Whether it keeps accounts in slurmdbd and a MariaDB: there is one account, `lab`, with root in it, and associations, limits
+    /// and QOS are enforced. Otherwise Slurm forgets what it ran.
+    pub has_accounts: bool,
 }
 
 /// Nodes that reach each other and the controller only by a network, as if they were other machines.
@@ -58,7 +64,9 @@ pub struct PrivateHosts {
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateError {
     /// A program is missing.
-    #[error("a private Slurm needs {program}: install the packages slurm-wlm and munge")]
+    #[error(
+        "a private Slurm needs {program}: install the packages slurm-wlm and munge, for accounts slurmdbd and mariadb-server"
+    )]
     Missing {
         /// The program's name.
         program: &'static str,
@@ -89,6 +97,7 @@ pub enum PrivateError {
 pub struct PrivateSlurm {
     options: PrivateOptions,
     munged: Child,
+    accounts: Option<Accounts>,
     controller: Option<Child>,
     nodes: Vec<Option<Child>>,
 }
@@ -102,11 +111,15 @@ impl PrivateSlurm {
         if !rustix::process::geteuid().is_root() {
             return Err(PrivateError::NotRoot);
         }
-        write_all(&options)?;
         let munged = start_munged(&options.folder)?;
         let nodes = (0..options.nodes).map(|_| None).collect();
         // From here on a failure drops it, which ends its processes.
-        let mut slurm = PrivateSlurm { options, munged, controller: None, nodes };
+        let mut slurm = PrivateSlurm { options, munged, accounts: None, controller: None, nodes };
+        if slurm.options.has_accounts {
+            slurm.accounts = Some(Accounts::start(&slurm.options.folder)?);
+        }
+        let accounts = slurm.accounts.as_ref().map(|accounts| accounts.lines(&slurm.options.folder));
+        write_all(&slurm.options, &accounts.unwrap_or_else(|| NO_ACCOUNTS.to_owned()))?;
         slurm.start_controller()?;
         for node in 1..=slurm.options.nodes {
             slurm.start_node(node)?;
@@ -224,8 +237,7 @@ impl PrivateSlurm {
             sleep(PAUSE);
         }
         let log = fs::read_to_string(self.options.folder.join("slurmctld.out")).unwrap_or_default();
-        let last: Vec<&str> = log.lines().rev().take(5).collect();
-        Err(PrivateError::Late { log: last.join("; ") })
+        Err(PrivateError::Late { log: last_lines(&log) })
     }
 }
 
@@ -279,6 +291,11 @@ fn end(child: Option<Child>) {
     }
 }
 
+/// Returns the last lines of a log, newest first.
+fn last_lines(log: &str) -> String {
+    log.lines().rev().take(5).collect::<Vec<_>>().join("; ")
+}
+
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PrivateError {
     let path = path.to_owned();
     move |source| PrivateError::Io { doing, path, source }
@@ -317,7 +334,10 @@ fn start_munged(folder: &Path) -> Result<Child, PrivateError> {
     Ok(munged)
 }
 
-fn write_all(options: &PrivateOptions) -> Result<(), PrivateError> {
+/// What slurm.conf says where nothing is kept.
+const NO_ACCOUNTS: &str = "AccountingStorageType=accounting_storage/none\n";
+
+fn write_all(options: &PrivateOptions, accounts: &str) -> Result<(), PrivateError> {
     let folder = &options.folder;
     let nodes = (1..=options.nodes).map(|number| node_folder(folder, number));
     for path in ["state", "dev"].map(|name| folder.join(name)).into_iter().chain(nodes) {
@@ -334,7 +354,7 @@ fn write_all(options: &PrivateOptions) -> Result<(), PrivateError> {
         let path = folder.join(name);
         fs::write(&path, text).map_err(failed("write", &path))
     };
-    write("slurm.conf", slurm_conf(options, &ports))?;
+    write("slurm.conf", slurm_conf(options, &ports, accounts))?;
     let gres = options.gpus.as_ref().map(|(kind, count)| {
         let last = count.saturating_sub(1);
         let devices = folder.join("dev").join(format!("nvidia[0-{last}]"));
@@ -350,7 +370,7 @@ fn free_ports(nodes: u32) -> io::Result<Vec<u16>> {
     held?.iter().map(|listener| listener.local_addr().map(|address| address.port())).collect()
 }
 
-fn slurm_conf(options: &PrivateOptions, ports: &[u16]) -> String {
+fn slurm_conf(options: &PrivateOptions, ports: &[u16], accounts: &str) -> String {
     let folder = options.folder.display();
     let (controller, nodes) = ports.split_first().expect("the controller has a port");
     let gres = options.gpus.as_ref().map(|(kind, count)| format!(" Gres=gpu:{kind}:{count}")).unwrap_or_default();
@@ -361,13 +381,15 @@ fn slurm_conf(options: &PrivateOptions, ports: &[u16]) -> String {
         "ClusterName=private\nSlurmctldHost=localhost({head})\nSlurmctldPort={controller}\nSlurmUser=root\nSlurmdUser=root\n\
          AuthType=auth/munge\nAuthInfo=socket={folder}/munge/socket\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n\
          SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nGresTypes=gpu\nMpiDefault=none\n\
-         JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\n\
+         JobAcctGatherType=jobacct_gather/none\n\
          ReturnToService=2\nSlurmdParameters=config_overrides\nStateSaveLocation={folder}/state\n\
          SlurmdSpoolDir={folder}/spool-%n\nSlurmdPidFile={folder}/slurmd-%n.pid\nSlurmctldPidFile={folder}/slurmctld.pid\n\
          SlurmdTimeout=150\nMinJobAge=10\n\
          SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=100000\n\
          PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
     );
+    // Of a setting that is there twice, the last one counts.
+    text.push_str(accounts);
     for (number, port) in (1..).zip(nodes) {
         let host = options.hosts.as_ref().and_then(|hosts| hosts.nodes.get(index(number)?));
         let address = host.map_or(local, |(_, address)| *address);

@@ -1,0 +1,92 @@
+//! A Slurm that keeps accounts and enforces them, as sites have it: what sacct says, limits, and jobs that go before others.
+
+use serde_json::Value;
+
+use crate::fixtures::product::{self, attempts};
+use crate::fixtures::slurm::{OnSlurm, has_accounts};
+use crate::fixtures::wait_for;
+
+/// What `sacct` says of all jobs, in the format that the guide names.
+fn sacct(on: &OnSlurm) -> String {
+    let format = "--format=JobIDRaw,JobName,User,Account,Partition,State,Start,ElapsedRaw,AllocTRES";
+    let options = ["--allusers", "--allocations", "--duplicates", "--parsable2", "--starttime=now-1hour", format];
+    let output = on.slurm.command("sacct").args(options).env("SLURM_TIME_FORMAT", "%s").output().expect("it starts");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Gangs that waited, failed and restarted, were cancelled or had several nodes: what is booked of each is what slurmdbd says that
+/// Slurm allocated.
+#[test]
+fn the_ledger_says_what_sacct_says() {
+    if !has_accounts() {
+        return;
+    }
+    let mut on = OnSlurm::with_accounts(2);
+    on.product.start();
+    on.wait_node("n1", "ready");
+    let gang = |name: &str, nodes: u32, run: &str| {
+        on.product
+            .submit(&format!("name: {name}\nnum_nodes: {nodes}\nresources: {{accelerators: \"H100:2\"}}\nrun: {run}\n"))
+    };
+    let mark = on.product.path("mark");
+    let again = format!("if [ -e {0} ]; then exit 0; else touch {0}; sleep 2; exit 1; fi", mark.display());
+    let jobs = [
+        gang("plain", 1, "sleep 3"),
+        gang("wide", 2, "sleep 2"),
+        gang("again", 1, &format!("\"{again}\"")),
+        gang("long", 1, "sleep 600"),
+        gang("late", 2, "sleep 1"),
+    ];
+    on.product.wait_state(&jobs[3], "running");
+    for id in [&jobs[0], &jobs[1], &jobs[2]] {
+        on.product.wait_state(id, "succeeded");
+    }
+    assert_eq!(on.product.run(&["cancel", &jobs[3]]).code, 0);
+    on.product.wait_state(&jobs[3], "cancelled");
+    on.product.wait_state(&jobs[4], "succeeded");
+    wait_for("Slurm to be done", || on.jobs("RUNNING,COMPLETING,PENDING").is_empty().then_some(()));
+    let file = on.product.path("past.txt");
+    let compared = wait_for("slurmdbd to have it all", || {
+        std::fs::write(&file, sacct(&on)).expect("it is writable");
+        let compared = on.product.json(&["cost", "sacct", file.to_str().expect("text"), "--reconcile"]);
+        (compared["jobs"].as_array().map(Vec::len) == Some(jobs.len())).then_some(compared)
+    });
+    let text = std::fs::read_to_string(&file).expect("text");
+    for job in compared["jobs"].as_array().expect("a list") {
+        assert_eq!(job["is_same"], true, "{compared:#}\n{text}");
+    }
+    let again = compared["jobs"].as_array().expect("a list").iter().find(|job| job["job"] == *jobs[2]);
+    assert_eq!(
+        again.map(|job| job["attempts"].clone()),
+        Some(Value::from(attempts(&on.product.job(&jobs[2])))),
+        "{text}"
+    );
+}
+
+/// A job of a QOS that goes before others takes a gang's nodes: Slurm's verdict is told, the gang has no fault, and goes on from its
+/// checkpoint afterwards.
+#[test]
+fn a_gang_that_slurm_preempts_goes_on_afterwards_without_a_fault() {
+    if !has_accounts() {
+        return;
+    }
+    let mut on = OnSlurm::with_accounts(1);
+    on.slurm("sacctmgr", &["--immediate", "add", "qos", "urgent", "priority=1000", "preempt=normal"]);
+    on.slurm("sacctmgr", &["--immediate", "modify", "user", "root", "set", "qos=normal,urgent", "defaultqos=normal"]);
+    on.product.start();
+    on.wait_node("n1", "ready");
+    let folder = on.product.path("checkpoints").display().to_string();
+    let options = "--steps 200 --checkpoint-every 10 --step-time-min 20";
+    let id = on.product.submit(&product::training("resources: {accelerators: \"H100:1\"}", options, &folder));
+    on.product.wait_step(&id, 30);
+    let wrap = ["--parsable", "--qos=urgent", "--exclusive", "--mem=100", "--output=/dev/null", "--wrap", "sleep 5"];
+    let urgent = on.slurm("sbatch", &wrap);
+    wait_for("the urgent job to run", || on.jobs("RUNNING").iter().any(|job| job.starts_with(&urgent)).then_some(()));
+    let job = on.product.wait_state(&id, "succeeded");
+    let shown = on.product.run(&["show", &id]).stdout;
+    assert_eq!((attempts(&job), job["faults"].as_u64()), (2, Some(0)), "{shown}");
+    assert!(shown.contains("preempted"), "{shown}\n{:#}", on.product.job(&id)["history"]);
+    let said = on.product.run(&["logs", &id]).stdout;
+    assert!(said.contains("resumed from step"), "{said}");
+}
