@@ -90,3 +90,44 @@ fn a_gang_that_slurm_preempts_goes_on_afterwards_without_a_fault() {
     let said = on.product.run(&["logs", &id]).stdout;
     assert!(said.contains("resumed from step"), "{said}");
 }
+
+/// Sets how long jobs may run.
+fn limit(on: &OnSlurm, what: &[&str], time: &str) {
+    let set = format!("maxwall={time}");
+    on.slurm("sacctmgr", &[&["--immediate", "modify"][..], what, &["set", &set]].concat());
+}
+
+/// What asks for more than a QOS or an account allows would wait for ever: it is refused with the figure, and what asks for nothing
+/// gets all that is allowed.
+#[test]
+fn limits_of_qos_and_accounts_are_kept_and_what_is_longer_is_refused() {
+    if !has_accounts() {
+        return;
+    }
+    let mut on = OnSlurm::with_accounts(1);
+    limit(&on, &["qos", "normal"], "30");
+    limit(&on, &["account", "lab"], "20");
+    on.product.start();
+    on.wait_node("n1", "ready");
+    let gang = "name: one\nresources: {accelerators: \"H100:1\"}\nrun: sleep 2\n";
+    let file = on.product.job_file("long.yaml", &format!("{gang}time_limit: 1h\n"));
+    let refused = |why: &str| {
+        let ran = on.product.run(&["submit", &file]);
+        assert!(ran.code != 0 && ran.stderr.contains("G0336") && ran.stderr.contains(why), "{}", ran.stderr);
+    };
+    refused("MaxWall of Slurm's QOS normal");
+    let id = on.product.submit(gang);
+    wait_for("it to run", || (!on.jobs("RUNNING").is_empty()).then_some(()));
+    assert_eq!(on.slurm("squeue", &["--noheader", "--format=%l"]), "30:00");
+    on.product.wait_state(&id, "succeeded");
+    limit(&on, &["qos", "normal"], "-1");
+    on.product.kill_control_plane();
+    on.product.start();
+    on.wait_node("n1", "ready");
+    let refused = on.product.run(&["submit", &file]);
+    assert!(refused.stderr.contains("MaxWall of Slurm's account lab"), "{}", refused.stderr);
+    on.product.kill_control_plane();
+    on.product.option("--account", "nobody");
+    let refused = on.product.start_refused();
+    assert!(refused.code != 0 && refused.stderr.contains("Invalid account"), "{}", refused.stderr);
+}

@@ -15,8 +15,15 @@ use crate::test_report::TestReport;
 /// The target of the end-to-end tests, in `tests/`.
 const END_TO_END: &str = "all";
 /// Those of them that need a Slurm.
-const ON_SLURM: [&str; 6] =
-    ["e2e::agents::", "e2e::allocations::", "e2e::machines::", "e2e::pool::", "e2e::queue::", "e2e::slurm::"];
+const ON_SLURM: [&str; 7] = [
+    "e2e::accounts::",
+    "e2e::agents::",
+    "e2e::allocations::",
+    "e2e::machines::",
+    "e2e::pool::",
+    "e2e::queue::",
+    "e2e::slurm::",
+];
 
 /// Builds the binary that the end-to-end tests run, then runs all tests that the filters let through.
 ///

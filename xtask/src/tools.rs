@@ -28,6 +28,9 @@ pub(crate) const BROWSER: Tool = Tool { program: "chromium", package: "chromium"
 pub(crate) const MOUNT: Tool = Tool { program: "mount", package: "mount" };
 /// Runs the private Slurm of the tests, which skip themselves without it.
 pub(crate) const SLURM: Tool = Tool { program: "slurmctld", package: "slurm-wlm" };
+/// Slurm's accounts, and their database.
+pub(crate) const SLURMDBD: Tool = Tool { program: "slurmdbd", package: "slurmdbd" };
+pub(crate) const MARIADB: Tool = Tool { program: "mariadbd", package: "mariadb-server" };
 /// Slurm's authentication.
 pub(crate) const MUNGE: Tool = Tool { program: "munged", package: "munge" };
 /// Makes the networks in which a test slows a link down; without it that test skips itself.

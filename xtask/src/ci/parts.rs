@@ -180,7 +180,7 @@ fn install_tools(may_install: bool) -> anyhow::Result<()> {
         // Tests that need these skip themselves without them, which CI doesn't allow.
         let of_tests = [&tools::BROWSER, &tools::MOUNT, &tools::PYTHON, &tools::SLURM, &tools::MUNGE, &tools::NETWORKS];
         let of_shells = [&tools::ZSH, &tools::FISH, &tools::GROFF];
-        let of_sites = [&tools::ALERTMANAGER, &tools::PROMETHEUS];
+        let of_sites = [&tools::ALERTMANAGER, &tools::PROMETHEUS, &tools::SLURMDBD, &tools::MARIADB];
         let of_containers = [&tools::PODMAN, &tools::CRUN, &tools::BUSYBOX];
         tools::ensure(&[&of_tests[..], &of_shells, &of_sites, &of_containers].concat(), true)?;
     }

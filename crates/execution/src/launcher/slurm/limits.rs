@@ -1,50 +1,74 @@
-//! How long jobs may run in a partition, as `scontrol show partition` says (scontrol(1), slurm.conf(5): MaxTime, DefaultTime).
+//! How long jobs may run in a partition, as `scontrol show partition` says (scontrol(1), slurm.conf(5): MaxTime, DefaultTime), and
+//! by the limits of accounts and qualities of service ([`policies`]).
 
 use std::time::Duration;
 
-use super::SlurmLauncher;
 use super::command::Programs;
 use super::script::TIME_LIMIT_MARGIN;
+use super::{SlurmLauncher, policies};
 use crate::launcher::LaunchError;
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// The limits of a partition.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PartitionLimits {
-    /// The longest that a job may run; none if it may run for ever.
-    pub(super) max: Option<Duration>,
-    /// Whether a job that asks for no time gets less than that.
-    pub(super) has_default: bool,
+/// The longest that a job may run, and who says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Longest {
+    pub(super) time: Duration,
+    pub(super) why: String,
+    /// Whether Slurm's default for a job that asks for no time is longer, so that the job would never start.
+    pub(super) is_below_default: bool,
 }
 
-impl PartitionLimits {
-    /// Asks Slurm.
-    pub(super) fn read(programs: &Programs, partition: &str) -> Result<PartitionLimits, LaunchError> {
+/// How long jobs may run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct TimeLimits {
+    /// The longest; none if they may run for ever.
+    pub(super) max: Option<Longest>,
+    /// Whether a job that asks for no time gets less than that.
+    pub(super) has_default: bool,
+    /// The QOS whose limits hold for all jobs of the partition.
+    qos: Option<String>,
+}
+
+impl TimeLimits {
+    /// Asks Slurm for those of a partition.
+    fn read(programs: &Programs, partition: &str) -> Result<TimeLimits, LaunchError> {
         let arguments = ["show", "partition", partition, "--oneliner"].map(str::to_owned);
-        Ok(PartitionLimits::of(&String::from_utf8_lossy(&programs.run("scontrol", &arguments)?)))
+        Ok(TimeLimits::of(&String::from_utf8_lossy(&programs.run("scontrol", &arguments)?), partition))
     }
 
-    fn of(text: &str) -> PartitionLimits {
+    fn of(text: &str, partition: &str) -> TimeLimits {
         let value = |key: &str| text.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
-        PartitionLimits {
-            max: value("MaxTime").and_then(duration),
+        let why = format!("MaxTime of Slurm's partition {partition}");
+        TimeLimits {
+            max: value("MaxTime").and_then(duration).map(|time| Longest { time, why, is_below_default: false }),
             has_default: value("DefaultTime").is_some_and(|time| time != "NONE"),
+            qos: value("QoS").filter(|qos| *qos != "N/A").map(str::to_owned),
         }
     }
 
+    /// Returns these limits and another one, of which the shorter counts.
+    fn and(self, other: Option<Longest>) -> TimeLimits {
+        let shorter = match (self.max, other) {
+            (Some(one), Some(other)) => Some(if other.time < one.time { other } else { one }),
+            (one, other) => one.or(other),
+        };
+        TimeLimits { max: shorter, ..self }
+    }
+
     /// Returns the value of sbatch's `--time` for a gang with this limit of its own; none if Slurm's own default is right. A
-    /// gang has a margin beyond its limit, to save, as far as the partition has room for it: a job that asks for more than
-    /// MaxTime would never start.
-    pub(super) fn time(self, limit: Option<Duration>) -> Option<String> {
+    /// gang has a margin beyond its limit, to save, as far as there is room for it: a job that asks for more than the longest
+    /// would never start.
+    pub(super) fn time(&self, limit: Option<Duration>) -> Option<String> {
         let asked = limit.map(|limit| limit + TIME_LIMIT_MARGIN);
         let minutes = |time: Duration| time.as_secs().div_ceil(MINUTE);
-        match (asked, self.max) {
-            (Some(asked), Some(max)) if asked > max => Some((max.as_secs() / MINUTE).max(1).to_string()),
+        let whole_minutes = |max: &Longest| Some((max.time.as_secs() / MINUTE).max(1).to_string());
+        match (asked, &self.max) {
+            (Some(asked), Some(max)) if asked > max.time => whole_minutes(max),
             (Some(asked), _) => Some(minutes(asked).to_string()),
-            (None, Some(max)) if self.has_default => Some((max.as_secs() / MINUTE).max(1).to_string()),
+            (None, Some(max)) if self.has_default || max.is_below_default => whole_minutes(max),
             (None, None) if self.has_default => Some("UNLIMITED".to_owned()),
             (None, _) => None,
         }
@@ -54,24 +78,31 @@ impl PartitionLimits {
 impl SlurmLauncher {
     /// Returns how long jobs may run in the partition. If Slurm doesn't say it in a form that is understood, that is no reason
     /// to do without its nodes.
-    pub(super) fn limits_of(&self, partition: &str) -> Result<PartitionLimits, LaunchError> {
-        match PartitionLimits::read(&self.programs, partition) {
+    pub(super) fn limits_of(&self, partition: &str) -> Result<TimeLimits, LaunchError> {
+        let limits = match TimeLimits::read(&self.programs, partition) {
             Err(LaunchError::Refused { message, .. }) => {
                 tracing::warn!(partition, message, "Slurm doesn't say how long jobs may run");
-                Ok(PartitionLimits::default())
+                return Ok(TimeLimits::default());
             }
-            read => read,
+            read => read?,
+        };
+        match policies::longest(&self.programs, &self.options.job, partition, limits.qos.as_deref()) {
+            Ok(longest) => Ok(limits.and(longest)),
+            Err(error) => {
+                tracing::warn!(%error, "slurmdbd doesn't say what accounts and qualities of service limit");
+                Ok(limits)
+            }
         }
     }
 
     /// Returns the limits that Slurm was last known to have.
-    pub(super) fn limits(&self) -> PartitionLimits {
-        self.state().limits.map_or_else(PartitionLimits::default, |(_, limits)| limits)
+    pub(super) fn limits(&self) -> TimeLimits {
+        self.state().limits.as_ref().map_or_else(TimeLimits::default, |(_, limits)| limits.clone())
     }
 }
 
 /// Reads `2-00:30:00`, `30:00` and the like; none for UNLIMITED and what can't be read.
-fn duration(text: &str) -> Option<Duration> {
+pub(super) fn duration(text: &str) -> Option<Duration> {
     let (days, rest) = match text.split_once('-') {
         Some((days, rest)) => (u64::from(days.parse::<u32>().ok()?), rest),
         None => (0, text),
@@ -93,16 +124,21 @@ fn duration(text: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
+    fn longest(seconds: u64, why: &str, is_below_default: bool) -> Option<Longest> {
+        Some(Longest { time: Duration::from_secs(seconds), why: why.to_owned(), is_below_default })
+    }
+
     /// As Slurm 22.05 prints it.
     const PARTITION: &str = "PartitionName=gpu AllowGroups=ALL AllowAccounts=ALL Default=YES DefaultTime=01:00:00 \
         DisableRootJobs=NO MaxNodes=UNLIMITED MaxTime=2-00:00:00 MinNodes=0 Nodes=n[1-4]";
 
     #[test]
     fn limits_are_read_in_every_form_of_time() {
-        let limits = PartitionLimits::of(PARTITION);
-        assert_eq!(limits, PartitionLimits { max: Some(Duration::from_secs(2 * DAY)), has_default: true });
-        let none = PartitionLimits::of("PartitionName=a DefaultTime=NONE MaxTime=UNLIMITED");
-        assert_eq!((none, PartitionLimits::of("")), (PartitionLimits::default(), PartitionLimits::default()));
+        let max = longest(2 * DAY, "MaxTime of Slurm's partition gpu", false);
+        assert_eq!(TimeLimits::of(PARTITION, "gpu"), TimeLimits { max, has_default: true, qos: None });
+        let none = TimeLimits::of("PartitionName=a QoS=N/A DefaultTime=NONE MaxTime=UNLIMITED", "a");
+        assert_eq!((none, TimeLimits::of("", "a")), (TimeLimits::default(), TimeLimits::default()));
+        assert_eq!(TimeLimits::of("QoS=part", "a").qos.as_deref(), Some("part"));
         let times = [("30:00", 1_800), ("1:30:00", 5_400), ("2-12", 216_000), ("1-01:30", 91_800), ("45", 2_700)];
         for (text, seconds) in times {
             assert_eq!(duration(text), Some(Duration::from_secs(seconds)), "{text}");
@@ -112,12 +148,18 @@ mod tests {
 
     #[test]
     fn a_gang_asks_for_its_limit_and_a_margin_and_never_for_more_than_the_partition_allows() {
-        let limits = |max: Option<u64>, has_default| PartitionLimits { max: max.map(Duration::from_secs), has_default };
+        let limits = |max: Option<u64>, has_default| {
+            let max = max.and_then(|max| longest(max, "", false));
+            TimeLimits { max, has_default, qos: None }
+        };
         let hours = |hours: u64| Some(Duration::from_secs(hours * HOUR));
         assert_eq!(limits(None, false).time(hours(1)).as_deref(), Some("70"));
         assert_eq!(limits(Some(HOUR), false).time(hours(1)).as_deref(), Some("60"), "no room for the margin");
         assert_eq!(limits(Some(2 * HOUR), true).time(None).as_deref(), Some("120"), "not the default");
         assert_eq!(limits(None, true).time(None).as_deref(), Some("UNLIMITED"));
         assert_eq!((limits(Some(HOUR), false).time(None), limits(None, false).time(None)), (None, None));
+        let by_qos = |max: Option<u64>| limits(max, false).and(longest(2 * HOUR, "", true));
+        assert_eq!(by_qos(None).time(None).as_deref(), Some("120"), "the partition's own would be too much");
+        assert_eq!(by_qos(Some(HOUR)).time(hours(3)).as_deref(), Some("60"), "the shorter one counts");
     }
 }

@@ -20,6 +20,7 @@ mod json;
 mod limits;
 mod nodes;
 mod pace;
+mod policies;
 mod pool;
 pub mod private;
 mod probes;
@@ -50,7 +51,7 @@ use crate::supervisor::IDENTITY_FILE;
 use command::{Programs, SLURM};
 use demand::Demand;
 use jobs::{SlurmJob, Stage};
-use limits::PartitionLimits;
+use limits::TimeLimits;
 use pace::Pace;
 use probes::{Probes, Verdict};
 use record::Record;
@@ -110,7 +111,7 @@ struct State {
     /// Slurm's default partition, once it is known.
     default_partition: Option<String>,
     /// How long jobs may run there, and when Slurm said so.
-    limits: Option<(Instant, PartitionLimits)>,
+    limits: Option<(Instant, TimeLimits)>,
     /// Result of the last query.
     snapshot: Option<Snapshot>,
     /// Whether queried nodes respond.
@@ -149,7 +150,7 @@ impl SlurmLauncher {
             None => default_partition(&self.programs)?,
         };
         let snapshot = Snapshot::take(&self.programs, &partition)?;
-        let limits = self.state().limits.filter(|(at, _)| at.elapsed() < LIMITS_AGE_MAX);
+        let limits = self.state().limits.clone().filter(|(at, _)| at.elapsed() < LIMITS_AGE_MAX);
         let limits = match limits {
             Some(known) => known,
             None => (Instant::now(), self.limits_of(&partition)?),
@@ -180,7 +181,7 @@ impl SlurmLauncher {
         let nodes: Vec<_> = gang.iter().filter_map(|spec| snapshot.node(&spec.node)).collect();
         let slice = Slice::of(gang, &nodes);
         let path = record::write_script(&folder, &script::script(gang, &slice, &self.options.program, None))?;
-        let mut arguments = script::sbatch(gang, &slice, &self.options.job, (&folder, self.limits()));
+        let mut arguments = script::sbatch(gang, &slice, &self.options.job, (&folder, &self.limits()));
         arguments.push(path.display().to_string());
         record::announce(&folder)?;
         let output = self.programs.run("sbatch", &arguments)?;
@@ -445,10 +446,7 @@ impl Launcher for SlurmLauncher {
     }
 
     fn longest_run(&self) -> Option<(Duration, String)> {
-        let state = self.state();
-        let longest = state.limits.and_then(|(_, limits)| limits.max)?;
-        let partition = self.options.job.partition.clone().or_else(|| state.default_partition.clone());
-        Some((longest, format!("MaxTime of Slurm's partition {}", partition.unwrap_or_default())))
+        self.limits().max.map(|longest| (longest.time, longest.why))
     }
 
     fn survey_interval(&self, has_jobs: bool) -> Duration {

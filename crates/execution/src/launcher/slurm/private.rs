@@ -64,9 +64,7 @@ pub struct PrivateHosts {
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateError {
     /// A program is missing.
-    #[error(
-        "a private Slurm needs {program}: install the packages slurm-wlm and munge, for accounts slurmdbd and mariadb-server"
-    )]
+    #[error("a private Slurm needs {program}: install the packages slurm-wlm and munge")]
     Missing {
         /// The program's name.
         program: &'static str,

@@ -69,6 +69,8 @@ impl Accounts {
         manage(&["add", "cluster", "private"])?;
         manage(&["add", "account", ACCOUNT])?;
         manage(&["add", "user", "root", &format!("account={ACCOUNT}")])?;
+        // Slurm itself has put root into an account of that name.
+        manage(&["modify", "user", "root", "set", &format!("defaultaccount={ACCOUNT}")])?;
         Ok(accounts)
     }
 
