@@ -29,11 +29,11 @@ use crate::agent::OwnAgent;
 use crate::client::{absolute, data_folder};
 use crate::configuration;
 use crate::failure::Failure;
-use crate::launcher::{self, Chosen, LauncherArgs};
+use crate::launcher::{self, LauncherArgs};
 use crate::listen::{ListenArgs, Listening};
 use crate::reload::Reloading;
 use crate::{Global, alerts, courier, output};
-use beside::Beside;
+use beside::{Beside, Elsewhere};
 use nodes::{nodes_and_rules, price};
 
 /// Interval between two checks that the control plane's threads live.
@@ -159,12 +159,11 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let folder = private(folder)?;
     let path = configuration::path(&folder, args.config.as_ref());
     let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
-    let (alert_setup, remotes) = (alerts::setup(&folder, &config, path.as_deref())?, beside::remotes(&config)?);
+    let (alert_setup, elsewhere) = setups(&folder, &config, path.as_deref())?;
     let listening = Listening::choose(&folder, &config, path.as_deref(), &args.listen)?;
     let secrets = open_secrets(&folder)?;
-    let Chosen { launcher, has_nodes } =
-        launcher::choose(&folder, &config, path.as_deref(), &args.launcher, listening.address)?;
-    let (nodes, sharing) = nodes_and_rules(&config, args, has_nodes)?;
+    let chosen = launcher::choose(&folder, &config, path.as_deref(), &args.launcher, listening.address)?;
+    let (nodes, sharing) = nodes_and_rules(&config, args, chosen.has_nodes)?;
     let (journal_folder, names) = (journal_folder(&folder, &config, args)?, nodes::names(&nodes));
     let options = Options {
         folder: folder.clone(),
@@ -174,15 +173,15 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         limits: config.limits,
         retention: config.retention,
         storage: config.storage.clone(),
-        survey: has_nodes.then_some(SurveyOptions { price_per_hour: price(args)? }),
-        launcher,
+        survey: chosen.has_nodes.then_some(SurveyOptions { price_per_hour: price(args)? }),
+        launcher: chosen.launcher,
         clock: output::now,
         user: Submitter(user_name()),
         secrets: secrets.clone(),
         journal: journal_options(args)?,
         on_journal_failure: args.on_journal_failure.into(),
         notice_source: args.spot_notice.clone(),
-        agent_every: has_nodes.then(|| agent_every(args)).flatten(),
+        agent_every: chosen.has_nodes.then(|| agent_every(args)).flatten(),
         courier: Some(courier::start(config.smtp.as_ref(), path.as_deref())?),
         timing: timing(args),
     };
@@ -196,7 +195,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (url, budgets) = (listening.url(port), alert_setup.budgets.clone());
     let (code, visits) = (CodeStore::new(&folder, config.snapshot_max), Visits::default());
     publish_in(&folder, &url, &listening)?;
-    let beside = Beside::start(&folder, &config.retention, remotes, &service)?;
+    let beside = Beside::start(&folder, &config.retention, elsewhere, &service)?;
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &beside.series());
     let reloading = Reloading::of((folder.clone(), args.config.clone(), config), &service, alerts.as_ref());
@@ -213,6 +212,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         at_hand: AtHand::default(),
         code,
         series: beside.series(),
+        remote_write: beside.remote_write(),
         tracking: beside.tracking(),
         alerts: reloading.alerts.clone(),
         templates: Templates::of(&folder),
@@ -224,6 +224,11 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (stop_http, http) = spawn_server(runtime, doors, app)?;
     let _agent = OwnAgent::start(&folder, &names, args.agent_every)?;
     Ok(Running { url, visits, service, beside, alerts, budgets: watch, reloading, _agent, stop_http, http })
+}
+
+/// Returns how alerts are set up, and the places elsewhere.
+fn setups(folder: &Path, config: &Config, path: Option<&Path>) -> Result<(alerts::Setup, Elsewhere), Failure> {
+    Ok((alerts::setup(folder, config, path)?, beside::elsewhere(config, path)?))
 }
 
 /// Returns the time between two readings of an agent; none if there is to be none.

@@ -17,6 +17,7 @@ use gangline_telemetry::series;
 
 use super::App;
 use super::error::ApiError;
+use super::remote_write::Status;
 
 /// Queues that have samples of their own; further ones are left out and counted.
 const QUEUES_MAX: usize = 500;
@@ -97,6 +98,7 @@ pub(super) async fn scrape(State(app): State<Arc<App>>, headers: HeaderMap) -> R
     families.extend(of_nodes(&nodes.nodes));
     families.extend(of_queues(&queues.queues));
     families.extend(of_series(&app.series.summary()));
+    families.extend(of_remote_write(app.remote_write.status()));
     families.extend(of_alerts(&app.alerts.list()));
     let mut text = String::new();
     families.iter().filter(|family| !family.samples.is_empty()).for_each(|family| family.write(&mut text, is_open));
@@ -167,6 +169,21 @@ fn of_series(summary: &series::Summary) -> Vec<Family> {
         counter("gangline_series_refused_values", "Values that the series store refused.")
             .value(number(summary.refused)),
         gauge("gangline_series_failing", "1 if the series store can't write, 0 if it can.").value(is_failing),
+    ]
+}
+
+fn of_remote_write(status: Option<Status>) -> Vec<Family> {
+    let Some(Status { sent, dropped, refused, waiting, failure }) = status else { return Vec::new() };
+    let is_failing = if failure.is_some() { 1.0 } else { 0.0 };
+    let samples = counter("gangline_remote_write_samples", "Samples for remote write, by what became of them.");
+    let outcomes = [("sent", sent), ("dropped", dropped), ("refused", refused)];
+    let samples = outcomes
+        .into_iter()
+        .fold(samples, |family, (outcome, count)| family.sample(&[("outcome", outcome)], number(count)));
+    vec![
+        samples,
+        gauge("gangline_remote_write_waiting_samples", "Samples that wait to be sent.").value(number(waiting)),
+        gauge("gangline_remote_write_failing", "1 if the receiver can't be reached, 0 if it can.").value(is_failing),
     ]
 }
 

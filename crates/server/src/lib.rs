@@ -29,6 +29,7 @@ mod openapi;
 mod page;
 mod rank_access;
 mod reload;
+pub mod remote_write;
 mod rendering;
 pub mod schedules;
 mod segment;
@@ -106,6 +107,8 @@ pub struct App {
     pub code: CodeStore,
     /// The series store.
     pub series: gangline_telemetry::series::Handle,
+    /// Where measurements are sent as well.
+    pub remote_write: remote_write::Handle,
     /// The nodes' agents, and what happened on the nodes.
     pub agents: Agents,
     /// Experiments, runs and models.

@@ -34,6 +34,7 @@ mod limits;
 mod preemption;
 mod prices;
 mod queues;
+mod remote_write;
 mod reservations;
 mod retention;
 mod scheduling;
@@ -46,6 +47,7 @@ mod tls;
 pub use artifacts::Artifacts;
 pub use budgets::{Budget, BudgetOf};
 pub use prices::{Prices, agree_on_prices};
+pub use remote_write::RemoteWrite;
 pub use retention::{MetricRetention, Retention};
 pub use smtp::{Smtp, SmtpSecurity};
 pub use storage::{FolderPrice, Storage};
@@ -124,6 +126,8 @@ pub struct Config {
     pub smtp: Option<Smtp>,
     /// The largest copy of a job's code.
     pub snapshot_max: Bytes,
+    /// Where measurements are sent as well; `None` if nowhere.
+    pub remote_write: Option<RemoteWrite>,
 }
 
 /// The reason why a configuration was refused.
@@ -164,57 +168,11 @@ pub enum ConfigError {
         /// The defect.
         message: String,
     },
-    /// A preemption rule is invalid.
-    #[error("preemption: {message}")]
-    Preemption {
-        /// The defect.
-        message: String,
-    },
-    /// The rules for spares are invalid.
-    #[error("spares: {message}")]
-    Spares {
-        /// The defect.
-        message: String,
-    },
-    /// The rules for waiting jobs are invalid.
-    #[error("scheduling: {message}")]
-    Scheduling {
-        /// The defect.
-        message: String,
-    },
-    /// The limits are invalid.
-    #[error("limits: {message}")]
-    Limits {
-        /// The defect.
-        message: String,
-    },
-    /// The retention rules are invalid.
-    #[error("retention: {message}")]
-    Retention {
-        /// The defect.
-        message: String,
-    },
-    /// The prices of storage are invalid.
-    #[error("storage: {message}")]
-    Storage {
-        /// The defect.
-        message: String,
-    },
-    /// The rules for copies of code are invalid.
-    #[error("code: {message}")]
-    Code {
-        /// The defect.
-        message: String,
-    },
-    /// The place of artifacts is invalid.
-    #[error("artifacts: {message}")]
-    Artifacts {
-        /// The defect.
-        message: String,
-    },
-    /// The mail server is invalid.
-    #[error("smtp: {message}")]
-    Smtp {
+    /// A table has an invalid value.
+    #[error("{table}: {message}")]
+    Table {
+        /// The table's name.
+        table: &'static str,
         /// The defect.
         message: String,
     },
@@ -280,6 +238,7 @@ struct FileV1 {
     smtp: Option<smtp::SmtpV1>,
     #[serde(default)]
     code: code::CodeV1,
+    remote_write: Option<remote_write::RemoteWriteV1>,
 }
 
 #[derive(Deserialize)]
@@ -304,6 +263,11 @@ impl Default for Config {
     fn default() -> Self {
         Config::parse("").expect("an empty file is sound")
     }
+}
+
+/// Returns what makes a refusal of a table's defect.
+fn in_table(table: &'static str) -> impl FnOnce(String) -> ConfigError {
+    move |message| ConfigError::Table { table, message }
 }
 
 impl Config {
@@ -334,17 +298,19 @@ impl Config {
         sharing.health = file.suspicion.into();
         sharing.reservations = file.reservation.into_iter().map(Into::into).collect();
         let rules = file.preemption.unwrap_or_default();
-        sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
-        sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
-        file.scheduling.read(&mut sharing).map_err(|message| ConfigError::Scheduling { message })?;
+        sharing.preemption = rules.read().map_err(in_table("preemption"))?;
+        sharing.spares = file.spares.read().map_err(in_table("spares"))?;
+        file.scheduling.read(&mut sharing).map_err(in_table("scheduling"))?;
         sharing.aliases = file.sbatch.read();
-        let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
-        let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
-        let storage = file.storage.read().map_err(|message| ConfigError::Storage { message })?;
-        let artifacts = file.artifacts.read().map_err(|message| ConfigError::Artifacts { message })?;
+        let limits = file.limits.read().map_err(in_table("limits"))?;
+        let retention = file.retention.read().map_err(in_table("retention"))?;
+        let storage = file.storage.read().map_err(in_table("storage"))?;
+        let artifacts = file.artifacts.read().map_err(in_table("artifacts"))?;
         let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
-        let smtp = smtp.map_err(|message| ConfigError::Smtp { message })?;
-        let snapshot_max = file.code.read().map_err(|message| ConfigError::Code { message })?;
+        let smtp = smtp.map_err(in_table("smtp"))?;
+        let snapshot_max = file.code.read().map_err(in_table("code"))?;
+        let remote_write = file.remote_write.map(remote_write::RemoteWriteV1::read).transpose();
+        let remote_write = remote_write.map_err(in_table("remote_write"))?;
         sharing.check()?;
         let FileV1 { listen, advertise, tls, topology_file, alerts_file, journal, inherit, launcher, .. } = file;
         Ok(Config {
@@ -365,6 +331,7 @@ impl Config {
             artifacts,
             smtp,
             snapshot_max,
+            remote_write,
         })
     }
 }

@@ -21,6 +21,7 @@ mod once;
 mod page;
 mod partition;
 mod preemption;
+mod remote_write;
 mod retention;
 mod series;
 mod sweeps;

@@ -7,14 +7,14 @@ use std::time::Duration;
 use gangline_base::with_causes;
 use gangline_control::service::Service;
 use gangline_control::upkeep::Upkeep;
-use gangline_server::Tracking;
-use gangline_specs::config::{Config, MetricRetention, Retention};
+use gangline_server::{Tracking, remote_write};
+use gangline_specs::config::{Config, MetricRetention, RemoteWrite, Retention};
 use gangline_store::tracking::{self, ARTIFACTS_FOLDER, ArtifactStore, Remotes, TRACKING_FOLDER};
 use gangline_telemetry::series;
 use tracing::warn;
 
 use crate::failure::Failure;
-use crate::{output, s3};
+use crate::{configuration, output, s3};
 
 /// The folder of the series store in the data folder.
 const SERIES_FOLDER: &str = "series";
@@ -25,6 +25,15 @@ pub(super) struct Beside {
     tracking_service: Option<tracking::Service>,
     tracking: Tracking,
     upkeep: Upkeep,
+    remote_write: Option<remote_write::Service>,
+}
+
+/// Places elsewhere that the configuration names.
+pub(super) struct Elsewhere {
+    /// Where contents of artifacts are kept.
+    remotes: Remotes,
+    /// Where measurements are sent as well.
+    receiver: Option<remote_write::Receiver>,
 }
 
 impl Beside {
@@ -32,7 +41,7 @@ impl Beside {
     pub(super) fn start(
         folder: &Path,
         kept: &Retention,
-        remotes: Remotes,
+        elsewhere: Elsewhere,
         service: &Service,
     ) -> std::io::Result<Beside> {
         let series = start_series(folder, &kept.metrics).inspect_err(|cause| {
@@ -46,10 +55,11 @@ impl Beside {
             Ok(service) => service.handle(),
             Err(cause) => tracking::Handle::closed(cause),
         };
-        let artifacts = ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), store.clone(), remotes);
+        let artifacts = ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), store.clone(), elsewhere.remotes);
         let tracking = Tracking::new(store, artifacts, service.views(), output::now);
         let upkeep = Upkeep::start(tracking.job_runs.clone(), tracking.registry.clone(), tracking.webhooks.clone())?;
-        Ok(Beside { series, tracking_service: started.ok(), tracking, upkeep })
+        let remote_write = elsewhere.receiver.map(remote_write::Service::start).transpose()?;
+        Ok(Beside { series, tracking_service: started.ok(), tracking, upkeep, remote_write })
     }
 
     /// Returns the handle of metrics.
@@ -58,6 +68,11 @@ impl Beside {
             Ok(service) => service.handle(),
             Err(cause) => series::Handle::closed(cause.clone()),
         }
+    }
+
+    /// Returns the handle by which measurements are sent elsewhere.
+    pub(super) fn remote_write(&self) -> remote_write::Handle {
+        self.remote_write.as_ref().map(remote_write::Service::handle).unwrap_or_default()
     }
 
     /// Returns what MLflow's API and the registry work on.
@@ -69,13 +84,31 @@ impl Beside {
     pub(super) fn stop(self) {
         self.series.into_iter().for_each(series::Service::stop);
         drop(self.upkeep);
+        self.remote_write.into_iter().for_each(remote_write::Service::stop);
         self.tracking_service.into_iter().for_each(tracking::Service::stop);
     }
 }
 
-/// Returns the place of artifacts that a configuration names; settings for S3 are in the environment, as AWS's own tools have
-/// them.
-pub(super) fn remotes(config: &Config) -> Result<Remotes, Failure> {
+/// Returns the places that a configuration names, whose file is at `path`; settings for S3 are in the environment, as AWS's own
+/// tools have them.
+pub(super) fn elsewhere(config: &Config, path: Option<&Path>) -> Result<Elsewhere, Failure> {
+    let receiver = config.remote_write.as_ref().map(|written| receiver(written, path)).transpose()?;
+    Ok(Elsewhere { remotes: remotes(config)?, receiver })
+}
+
+fn receiver(written: &RemoteWrite, path: Option<&Path>) -> Result<remote_write::Receiver, Failure> {
+    let token = written.token_file.as_ref().map(|file| {
+        let file = path.map_or_else(|| file.into(), |path| configuration::beside(path, file));
+        std::fs::read_to_string(&file).map(|token| token.trim().to_owned()).map_err(|error| {
+            let hint = "docs/reference/configuration.md#remote_write says what the table may hold";
+            Failure::coded("G0505", format!("[remote_write]: token_file {}: {error}", file.display()), hint)
+        })
+    });
+    let labels = written.labels.clone().into_iter().collect();
+    Ok(remote_write::Receiver { url: written.url.clone(), token: token.transpose()?, labels })
+}
+
+fn remotes(config: &Config) -> Result<Remotes, Failure> {
     let place = &config.artifacts;
     Remotes::new(place.address.as_deref(), place.direct_downloads, s3::settings()).map_err(|failure| {
         let hint = "docs/reference/configuration.md#artifacts says what the table may hold";

@@ -248,7 +248,8 @@ fn post(url: &str, message: &Value) -> Result<(), String> {
     if status.is_success() { Ok(()) } else { Err(format!("it answered with status {}", status.as_u16())) }
 }
 
-fn authorities() -> Result<Vec<u8>, String> {
+/// Returns the certificates of public authorities, as PEM.
+pub(crate) fn authorities() -> Result<Vec<u8>, String> {
     let found = AUTHORITIES.iter().find_map(|file| std::fs::read(file).ok());
     found.ok_or_else(|| format!("there are no certificates of authorities in {}", AUTHORITIES.join(", ")))
 }

@@ -28,6 +28,7 @@ use tracing::{info, warn};
 
 use crate::state_file::{self, StateFile};
 use delivery::Deliveries;
+pub(crate) use delivery::authorities;
 use readings::{Metrics, Sources};
 
 /// The file of alerts and silences in the data folder.
