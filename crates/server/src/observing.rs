@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gangline_accounting::attribution::{Observed, RankObserved};
 use gangline_api as api;
-use gangline_base::{AttemptNumber, JobId, NodeName, Phase, Timestamp};
+use gangline_base::{AcceleratorKind, AttemptNumber, JobId, NodeName, Phase, Timestamp};
 use gangline_telemetry::series::{self, Bucket, Curve, Resolution, Scope};
 
 /// Seconds of each step; a supervisor's clock.
@@ -116,8 +116,11 @@ fn sum(curve: &Curve, (from, to): (Timestamp, Timestamp)) -> (f64, u64) {
 pub(crate) type Devices = BTreeMap<u32, u32>;
 
 /// Returns which accelerator each rank of an attempt has. Where a node has as many ranks as accelerators, each has one, in
-/// order; otherwise it isn't known.
-pub(crate) fn devices_of(attempt: &api::Attempt) -> Devices {
+/// order; otherwise it isn't known. Slots of CPUs are none.
+pub(crate) fn devices_of(job: &api::Job, attempt: &api::Attempt) -> Devices {
+    if job.gang.accelerator == AcceleratorKind::CPU {
+        return Devices::new();
+    }
     let is_one_each = |share: &&api::Share| share.ranks.len() == share.devices.len();
     let of_share = |share: &api::Share| -> Vec<(u32, u32)> {
         share.ranks.iter().map(|rank| rank.rank).zip(share.devices.iter().copied()).collect()

@@ -59,7 +59,7 @@ pub(super) async fn show(
     let window = Window { job: id, attempt: AttemptNumber(attempt.number), from, to };
     let price = price_of(&app, attempt).await?;
     let accelerators = attempt.shares.iter().map(|share| share.devices.len()).sum();
-    let (series, devices) = (app.series.clone(), devices_of(attempt));
+    let (series, devices) = (app.series.clone(), devices_of(&job, attempt));
     let judge = move || {
         let curves = window.curves(&series, &[], POINTS)?;
         Ok::<_, ApiError>(attribution::why(&window.observed(&curves, &devices, STRETCHES), price))

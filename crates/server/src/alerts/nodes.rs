@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gangline_api as api;
-use gangline_base::{JobId, NodeName, Timestamp};
+use gangline_base::{AcceleratorKind, JobId, NodeName, Timestamp};
 use gangline_telemetry::alerts::{Measure, Reading, Rule, Signal, Subject};
 use gangline_telemetry::collectors::{Kind, metric_named};
 use gangline_telemetry::series::{self, Bucket, Curve, Resolution, Scope};
@@ -27,10 +27,11 @@ const UTILIZATION: &str = "gpu.utilization_ratio";
 /// Which job holds a device of a node.
 pub(super) type Holders = BTreeMap<(String, u32), JobId>;
 
-/// Returns who holds what.
+/// Returns who holds what. Slots of CPUs aren't devices that agents read, though they have the same numbers.
 pub(super) fn holders(jobs: &[(JobId, api::Job)]) -> Holders {
     let mut holders = Holders::new();
-    for (id, job) in jobs.iter().filter(|(_, job)| job.state == api::JobState::Running) {
+    let has_gpus = |job: &api::Job| job.state == api::JobState::Running && job.gang.accelerator != AcceleratorKind::CPU;
+    for (id, job) in jobs.iter().filter(|(_, job)| has_gpus(job)) {
         for share in job.attempts.last().into_iter().flat_map(|attempt| &attempt.shares) {
             holders.extend(share.devices.iter().map(|device| ((share.node.clone(), *device), *id)));
         }

@@ -191,7 +191,7 @@ impl Sources {
         for curve in &curves {
             readings.extend(of_curve(id, curve, metrics));
         }
-        let ranks = window.observed(&curves, &devices_of(attempt), 1).remove(0).ranks;
+        let ranks = window.observed(&curves, &devices_of(job, attempt), 1).remove(0).ranks;
         readings.extend(of_ranks(id, &ranks));
         readings.extend(self.throughput(&window, &ranks)?);
         let accelerators = attempt.shares.iter().map(|share| share.devices.len()).sum();
