@@ -26,6 +26,8 @@ pub(crate) const FUZZER_COMPILER: Tool = Tool { program: "c++", package: "g++" }
 pub(crate) const BROWSER: Tool = Tool { program: "chromium", package: "chromium" };
 /// Mounts the small disk that a test fills; without it that test skips itself.
 pub(crate) const MOUNT: Tool = Tool { program: "mount", package: "mount" };
+/// Makes the file system that a test fills up below a job; without it that test skips itself.
+pub(crate) const MKFS: Tool = Tool { program: "mkfs.ext4", package: "e2fsprogs" };
 /// Runs the private Slurm of the tests, which skip themselves without it.
 pub(crate) const SLURM: Tool = Tool { program: "slurmctld", package: "slurm-wlm" };
 /// Slurm's accounts, and their database.

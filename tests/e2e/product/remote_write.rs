@@ -77,8 +77,15 @@ fn own(product: &Product, name: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
 }
 
+/// The number of a job's steps whose time the control plane has.
+fn steps(product: &Product, id: &str) -> f64 {
+    let all = product.json(&["series", id, "--metric", "gangline.step_seconds", "--points", "10000"]);
+    let points = all["curves"][0]["points"].as_array().cloned().unwrap_or_default();
+    points.iter().filter_map(|point| point["count"].as_f64()).sum()
+}
+
 #[test]
-fn prometheus_gets_every_measurement_of_ranks_and_nodes_also_those_of_its_absence() {
+fn prometheus_gets_the_measurements_of_ranks_and_nodes_also_those_of_its_absence() {
     let mut product = Product::down(&["a=cpu:1"]);
     let Some(mut prometheus) = Prometheus::start(&product.path("prometheus")) else { return };
     let config = product.path("gangline.toml");
@@ -107,14 +114,15 @@ fn prometheus_gets_every_measurement_of_ranks_and_nodes_also_those_of_its_absenc
     assert!(is_back.is_some(), "it is not found again");
     assert_eq!(product.run(&["cancel", &id]).code, 0);
     product.wait_state(&id, "cancelled");
-    let all = product.json(&["series", &id, "--metric", "gangline.step_seconds", "--points", "10000"]);
-    let points = &all["curves"][0]["points"];
-    let count: f64 = points.as_array().expect("a curve").iter().filter_map(|point| point["count"].as_f64()).sum();
-    assert!(count > 100.0, "{all:#}");
     let query = format!("count_over_time(gangline_rank_step_seconds{of_job}[1h])");
-    let counted = |prometheus: &Prometheus| found(prometheus, &query)?[0]["value"][1].as_str()?.parse::<f64>().ok();
-    let same = try_for(|| counted(&prometheus).filter(|counted| (counted - count).abs() < 0.5));
-    assert!(same.is_some(), "{count} steps here, {:?} there", counted(&prometheus));
+    let there = |prometheus: &Prometheus| found(prometheus, &query)?[0]["value"][1].as_str()?.parse::<f64>().ok();
+    // What the supervisor had not sent yet at the end comes after it. On a machine that is busy a few steps may be told within a
+    // millisecond; those of Prometheus' absence are far more than that.
+    let same = try_for(|| {
+        let here = steps(&product, &id);
+        there(&prometheus).filter(|there| here > 100.0 && (0.0..=here / 50.0).contains(&(here - there)))
+    });
+    assert!(same.is_some(), "{} steps here, {:?} there", steps(&product, &id), there(&prometheus));
     for outcome in ["dropped", "refused"] {
         let name = format!("gangline_remote_write_samples_total{{outcome=\"{outcome}\"}}");
         assert!(own(&product, &name) < 1.0, "{outcome}");

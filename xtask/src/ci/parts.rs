@@ -178,11 +178,12 @@ fn install_tools(may_install: bool) -> anyhow::Result<()> {
     tools::ensure_components(may_install)?;
     if may_install {
         // Tests that need these skip themselves without them, which CI doesn't allow.
-        let of_tests = [&tools::BROWSER, &tools::MOUNT, &tools::PYTHON, &tools::SLURM, &tools::MUNGE, &tools::NETWORKS];
+        let of_tests = [&tools::BROWSER, &tools::PYTHON, &tools::SLURM, &tools::MUNGE, &tools::NETWORKS];
         let of_shells = [&tools::ZSH, &tools::FISH, &tools::GROFF];
+        let of_disks = [&tools::MOUNT, &tools::MKFS];
         let of_sites = [&tools::ALERTMANAGER, &tools::PROMETHEUS, &tools::SLURMDBD, &tools::MARIADB];
         let of_containers = [&tools::PODMAN, &tools::CRUN, &tools::BUSYBOX];
-        tools::ensure(&[&of_tests[..], &of_shells, &of_sites, &of_containers].concat(), true)?;
+        tools::ensure(&[&of_tests[..], &of_shells, &of_disks, &of_sites, &of_containers].concat(), true)?;
     }
     tools::ensure(&[&tools::GIT, &tools::COMPILER, &tools::FUZZER_COMPILER], may_install)
 }
