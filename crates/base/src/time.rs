@@ -1,6 +1,6 @@
 //! Points in time. Nothing below the edge reads a clock: `now` is an argument (style 11).
 
-use std::ops::Add;
+use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -46,5 +46,16 @@ impl Add<Duration> for Timestamp {
     fn add(self, duration: Duration) -> Timestamp {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Timestamp { unix_nanos: self.unix_nanos.saturating_add(nanos) }
+    }
+}
+
+impl Sub<Duration> for Timestamp {
+    type Output = Timestamp;
+
+    /// Saturates at the Unix epoch instead of overflowing.
+    #[inline]
+    fn sub(self, duration: Duration) -> Timestamp {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Timestamp { unix_nanos: self.unix_nanos.saturating_sub(nanos) }
     }
 }

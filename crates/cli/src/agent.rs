@@ -55,11 +55,11 @@ pub(crate) struct AgentArgs {
 
 pub(crate) fn run(global: &Global, args: &AgentArgs) -> Result<(), Failure> {
     crate::internal::log_to_stderr();
-    let Sent { place, nodes, every } = match &args.for_supervisor {
+    let Assignment { place, nodes, every } = match &args.for_supervisor {
         Some(spec) => of_spec(spec)?,
         None => {
             let (place, nodes) = place_and_nodes(global, names(args)?)?;
-            Sent { place, nodes, every: Duration::from_secs(args.every) }
+            Assignment { place, nodes, every: Duration::from_secs(args.every) }
         }
     };
     let stands_in = args.for_supervisor.is_some();
@@ -79,14 +79,14 @@ pub(crate) fn run(global: &Global, args: &AgentArgs) -> Result<(), Failure> {
 }
 
 /// For which nodes, how often and to whom the agent sends.
-struct Sent {
+struct Assignment {
     place: Place,
     nodes: Vec<AgentNode>,
     every: Duration,
 }
 
 /// Returns what the spec of a supervisor says of its node's agent.
-fn of_spec(path: &Path) -> Result<Sent, Failure> {
+fn of_spec(path: &Path) -> Result<Assignment, Failure> {
     let unusable = |error: String| Failure::local(format!("the spec {} can't be used: {error}", path.display()), "");
     let text = read_bounded(path).map_err(|error| unusable(error.to_string()))?;
     let spec: SupervisorSpec = serde_json::from_slice(&text).map_err(|error| unusable(error.to_string()))?;
@@ -94,7 +94,7 @@ fn of_spec(path: &Path) -> Result<Sent, Failure> {
     let (Some(agent), Some(folder)) = (spec.agent, spec.endpoint_file.parent()) else {
         return Err(unusable("it asks for no agent".to_owned()));
     };
-    Ok(Sent {
+    Ok(Assignment {
         place: Place::Folder(folder.to_owned()),
         nodes: vec![AgentNode { name, token: agent.token }],
         every: Duration::from_millis(agent.every_ms.max(1_000)),

@@ -18,8 +18,7 @@ pub(crate) fn in_utc(text: &str) -> Result<Timestamp, String> {
 
 fn at(text: &str, now: Timestamp, zone: &jiff::tz::TimeZone) -> Result<Timestamp, String> {
     if let Ok(ago) = parse_duration(text) {
-        let ago = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);
-        return Ok(Timestamp::from_unix_nanos(now.unix_nanos().saturating_sub(ago)));
+        return Ok(now - ago);
     }
     let local = || {
         let date = || Some(text.parse::<jiff::civil::Date>().ok()?.at(0, 0, 0, 0));

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use gangline_api as api;
-use gangline_base::{NodeName, Timestamp};
+use gangline_base::NodeName;
 use gangline_telemetry::collectors::gpu::{Field, dcgm_field};
 use gangline_telemetry::series::{self, Scope};
 
@@ -29,11 +29,10 @@ const NODES_MAX: usize = 2_000;
 /// Answers a scrape.
 pub(super) async fn scrape(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     let now = (app.clock)();
-    let since = now.unix_nanos().saturating_sub(AGE_MAX.as_nanos().try_into().unwrap_or(u64::MAX));
     let mut families: BTreeMap<&'static str, Family> = BTreeMap::new();
     for node in app.handle.nodes().await?.nodes.iter().take(NODES_MAX) {
         let Ok(name) = NodeName::new(&node.name) else { continue };
-        let times = (Some(Timestamp::from_unix_nanos(since)), None);
+        let times = (Some(now - AGE_MAX), None);
         let query = series::Query { times, ..series::Query::all(Scope::Node(name), 1, READINGS_MAX) };
         for curve in ask(&app, query).await?.curves {
             let (Some(field), Some(device)) = (dcgm_field(&curve.series.metric), curve.series.source.device) else {

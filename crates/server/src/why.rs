@@ -54,7 +54,7 @@ pub(super) async fn show(
     };
     let to = attempt.ended_at.map_or(now, |time| time.0);
     let looked_at = Duration::from_secs(60 * u64::from(query.minutes.unwrap_or(MINUTES).clamp(1, MINUTES_MAX)));
-    let earliest = Timestamp::from_unix_nanos(to.unix_nanos().saturating_sub(nanos(looked_at)));
+    let earliest = to - looked_at;
     let from = earliest.max(attempt.placed_at.0);
     let window = Window { job: id, attempt: AttemptNumber(attempt.number), from, to };
     let price = price_of(&app, attempt).await?;
@@ -108,10 +108,6 @@ pub(crate) fn sentence(fault: &api::Fault) -> String {
         Some(diagnosis) => format!("{}; {place} {}", diagnosis.summary, fault.cause),
         None => format!("{place} {}", fault.cause),
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Returns the price of all devices of an attempt for an hour, if every node has one.

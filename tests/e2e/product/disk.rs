@@ -12,8 +12,8 @@ use crate::fixtures::product::{Product, rank_pid};
 use crate::fixtures::{is_running, wait_for};
 
 /// A file system of its own size, unmounted at the end.
-struct SmallDisk {
-    path: std::path::PathBuf,
+pub(super) struct SmallDisk {
+    pub(super) path: std::path::PathBuf,
 }
 
 impl SmallDisk {
@@ -29,6 +29,19 @@ impl SmallDisk {
             .arg(path)
             .output();
         mounted.is_ok_and(|output| output.status.success()).then(|| SmallDisk { path: path.to_owned() })
+    }
+
+    /// One of 16 MiB as disks have it, ext4 in a file. None if that isn't permitted here.
+    pub(super) fn mount_image(image: &Path, path: &Path) -> Option<SmallDisk> {
+        std::fs::create_dir_all(path).expect("a folder");
+        let file = std::fs::File::create(image).expect("an image");
+        file.set_len(16 << 20).expect("room for it");
+        let run = |program: &str, arguments: &[&str], places: &[&Path]| {
+            let output = Command::new(program).args(arguments).args(places).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let is_mounted = run("mkfs.ext4", &["-q"], &[image]) && run("mount", &["-o", "loop"], &[image, path]);
+        is_mounted.then(|| SmallDisk { path: path.to_owned() })
     }
 }
 

@@ -1,41 +1,14 @@
 //! A disk that fills up below a job's checkpoints: the node's agent sees it, the job fails by it, and both are told.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
 use serde_json::Value;
 
+use super::disk::SmallDisk;
 use super::telemetry::{Alertmanager, webhook};
 use crate::fixtures::PATIENCE;
 use crate::fixtures::product::{Product, training};
-
-/// An ext4 file system of a few megabytes in a file, unmounted at the end.
-struct LoopDisk {
-    path: PathBuf,
-}
-
-impl LoopDisk {
-    /// None if that isn't permitted here.
-    fn mount(image: &Path, path: &Path) -> Option<LoopDisk> {
-        std::fs::create_dir_all(path).expect("a folder");
-        let file = std::fs::File::create(image).expect("an image");
-        file.set_len(16 << 20).expect("room for it");
-        let run = |program: &str, arguments: &[&str], places: &[&Path]| {
-            let output = Command::new(program).args(arguments).args(places).output();
-            output.is_ok_and(|output| output.status.success())
-        };
-        let is_mounted = run("mkfs.ext4", &["-q"], &[image]) && run("mount", &["-o", "loop"], &[image, path]);
-        is_mounted.then(|| LoopDisk { path: path.to_owned() })
-    }
-}
-
-impl Drop for LoopDisk {
-    fn drop(&mut self) {
-        // Lazily, because a supervisor may still be ending.
-        let _ = Command::new("umount").arg("-l").arg(&self.path).output();
-    }
-}
 
 /// Checks that the time of a job is all there by Google's names.
 fn goodput_adds_up(product: &Product, id: &str) {
@@ -52,7 +25,7 @@ fn goodput_adds_up(product: &Product, id: &str) {
 #[test]
 fn a_disk_that_fills_up_below_the_checkpoints_is_why_the_job_fails_and_both_are_told() {
     let mut product = Product::down(&["a=cpu:1"]);
-    let Some(disk) = LoopDisk::mount(&product.path("image"), &product.path("disk")) else {
+    let Some(disk) = SmallDisk::mount_image(&product.path("image"), &product.path("disk")) else {
         println!("skipped: a full disk below a job: mounting an image by a loop device is not permitted here");
         return;
     };

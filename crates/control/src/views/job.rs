@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gangline_accounting::{Allocation, LedgerEntry};
+use gangline_accounting::{Allocation, LedgerEntry, goodput};
 use gangline_api::{Attempt, BucketLine, Code, Diagnosis, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
 use gangline_base::{AttemptNumber, CodeCopy, NodeName};
 use gangline_base::{Bucket, Buckets, GpuSeconds, Money, Timestamp};
@@ -215,9 +215,6 @@ fn usage(entries: &[LedgerEntry]) -> Usage {
         gpu_nanoseconds: nanos(time),
         cost_nano_dollars: cost_of(bucket).nano_dollars(),
     });
-    let new_steps = buckets[Bucket::Compute] + buckets[Bucket::Communication];
-    let is_known = new_steps > GpuSeconds::ZERO || buckets[Bucket::Unreported] == GpuSeconds::ZERO;
-    let goodput = (total > GpuSeconds::ZERO && is_known).then(|| seconds(new_steps) / seconds(total));
     Usage {
         gpu_seconds: seconds(total),
         gpu_nanoseconds: nanos(total),
@@ -225,7 +222,7 @@ fn usage(entries: &[LedgerEntry]) -> Usage {
         cost: cost.to_string(),
         prices,
         buckets: lines.collect(),
-        goodput,
+        goodput: goodput::runtime(&buckets),
     }
 }
 

@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::{Extension, Json};
 use gangline_api as api;
-use gangline_base::{JobId, NodeName, Timestamp};
+use gangline_base::{JobId, NodeName};
 use gangline_control::views::{JOBS_PER_PAGE_MAX, Standing};
 use gangline_execution::protocol::NodeFinding;
 use gangline_execution::protocol::agent::{
@@ -94,9 +94,10 @@ pub(super) async fn show(
     let found = nodes.into_iter().find(|known| known.name == node).ok_or_else(|| ApiError::no_node(&node))?;
     let name = NodeName::new(&node).map_err(|_| ApiError::no_node(&node))?;
     let now = (app.clock)();
-    let from = Timestamp::from_unix_nanos(now.unix_nanos().saturating_sub(SHOWN.as_nanos().try_into().unwrap_or(0)));
-    let query =
-        series::Query { times: (Some(from), None), ..series::Query::all(Scope::Node(name.clone()), 1, METRICS_MAX) };
+    let query = series::Query {
+        times: (Some(now - SHOWN), None),
+        ..series::Query::all(Scope::Node(name.clone()), 1, METRICS_MAX)
+    };
     // A store that is closed hides readings, and nothing else of the node.
     let readings = ask(&app, query).await.map(|answer| answer.curves).unwrap_or_default();
     let attempts = attempts_on(&app, node).await?;

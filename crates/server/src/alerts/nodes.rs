@@ -65,7 +65,7 @@ pub(super) fn read(
         let query = series::Query {
             metrics: metrics.iter().cloned().collect(),
             with_parts: true,
-            times: (Some(before(now, RECENT)), Some(now)),
+            times: (Some(now - RECENT), Some(now)),
             resolution: Some(Resolution::Point),
             ..series::Query::all(Scope::Node(node.clone()), POINTS, CURVES_MAX)
         };
@@ -81,7 +81,7 @@ fn of_curve(node: &NodeName, curve: &Curve, holders: &Holders, now: Timestamp) -
     let Some(metric) = metric_named(&curve.series.metric) else { return Vec::new() };
     let value = match metric.kind {
         Kind::Total => Some(growth(&curve.buckets)),
-        Kind::Gauge | Kind::Rate => mean_of_last(&curve.buckets, before(now, LAST)),
+        Kind::Gauge | Kind::Rate => mean_of_last(&curve.buckets, now - LAST),
     };
     let Some(value) = value else { return Vec::new() };
     let device = curve.series.source.device;
@@ -116,10 +116,6 @@ fn mean_of_last(buckets: &[Bucket], from: Timestamp) -> Option<f64> {
     let (sum, count) =
         weighted.fold((0.0, 0.0), |(sum, all): (f64, f64), (mean, count)| (sum + mean * count, all + count));
     if count > 0.0 { Some(sum / count) } else { buckets.last().map(|newest| newest.last) }
-}
-
-fn before(now: Timestamp, time: Duration) -> Timestamp {
-    Timestamp::from_unix_nanos(now.unix_nanos().saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]

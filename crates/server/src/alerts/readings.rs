@@ -183,9 +183,7 @@ impl Sources {
         readings.extend(overdue(job).map(|intervals| reading(Signal::CheckpointOverdue, subject(), None, intervals)));
         let Some(attempt) = job.attempts.last() else { return Ok(readings) };
         readings.extend(attempt.silence.clone().map(|said| reading(Signal::Silence, subject(), Some(said), 1.0)));
-        let from =
-            Timestamp::from_unix_nanos(now.unix_nanos().saturating_sub(RECENT.as_nanos().try_into().unwrap_or(0)));
-        let window = Window { job: id, attempt: AttemptNumber(attempt.number), from, to: now };
+        let window = Window { job: id, attempt: AttemptNumber(attempt.number), from: now - RECENT, to: now };
         let others: Vec<String> = metrics.iter().cloned().chain(["loss".to_owned()]).collect();
         let curves = window.curves(&self.series, &others, POINTS)?;
         for curve in &curves {

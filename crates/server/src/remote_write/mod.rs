@@ -123,7 +123,8 @@ impl Service {
         let queue = Queue::new(receiver.labels.clone());
         let shared = Arc::new(Mutex::new(Shared { queue, status: Status::default() }));
         let (stop, stopped) = channel();
-        let worker = Worker { receiver, shared: Arc::clone(&shared), on_its_way: Vec::new(), retry_after: None };
+        let worker =
+            Worker { receiver, shared: Arc::clone(&shared), agent: None, on_its_way: Vec::new(), retry_after: None };
         let thread = Builder::new().name("remote-write".to_owned()).spawn(move || worker.run(&stopped))?;
         Ok(Service { handle: Handle(Some(shared)), stop, thread })
     }
@@ -156,6 +157,8 @@ enum Outcome {
 struct Worker {
     receiver: Receiver,
     shared: Arc<Mutex<Shared>>,
+    /// The client, once there is one; made anew after a failure, since certificates may have changed.
+    agent: Option<ureq::Agent>,
     on_its_way: Vec<Sample>,
     retry_after: Option<Duration>,
 }
@@ -213,15 +216,10 @@ impl Worker {
         true
     }
 
-    fn post(&self, body: &[u8]) -> Outcome {
-        let is_secure = self.receiver.url.starts_with("https:");
-        let authorities = match is_secure.then(authorities).transpose() {
-            Ok(authorities) => authorities,
-            Err(why) => return Outcome::Away(why),
-        };
-        let agent = match agent(REQUEST_MAX, authorities.as_deref()) {
+    fn post(&mut self, body: &[u8]) -> Outcome {
+        let agent = match self.agent.take().map_or_else(|| client(&self.receiver.url), Ok) {
             Ok(agent) => agent,
-            Err(error) => return Outcome::Away(with_causes(&error)),
+            Err(why) => return Outcome::Away(why),
         };
         let mut request = agent
             .post(&self.receiver.url)
@@ -233,7 +231,10 @@ impl Worker {
         }
         match request.send(body) {
             Err(error) => Outcome::Away(with_causes(&error)),
-            Ok(answer) if answer.status().is_success() => Outcome::Taken,
+            Ok(answer) if answer.status().is_success() => {
+                self.agent = Some(agent);
+                Outcome::Taken
+            }
             Ok(mut answer) => {
                 let status = answer.status().as_u16();
                 let said = answer.body_mut().with_config().limit(REFUSAL_BYTES_MAX).read_to_string();
@@ -247,4 +248,10 @@ impl Worker {
             }
         }
     }
+}
+
+/// Returns a client for a URL.
+fn client(url: &str) -> Result<ureq::Agent, String> {
+    let authorities = url.starts_with("https:").then(authorities).transpose()?;
+    agent(REQUEST_MAX, authorities.as_deref()).map_err(|error| with_causes(&error))
 }

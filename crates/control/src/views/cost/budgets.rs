@@ -28,7 +28,7 @@ impl Views {
 
     fn standing(&self, budget: &Budget, now: Timestamp, known: &mut Reports) -> Result<api::BudgetStanding, db::Error> {
         let (from, until) = budget.per.around(now);
-        let recent = Timestamp::from_unix_nanos(now.unix_nanos().saturating_sub(nanos(RECENT))).max(from);
+        let recent = (now - RECENT).max(from);
         let (spent, unpriced) = self.spent(&budget.of, Period { from, to: now }, known)?;
         let (lately, _) = self.spent(&budget.of, Period { from: recent, to: now }, known)?;
         let window = now.since(recent).as_secs_f64();
@@ -75,10 +75,6 @@ impl Views {
             (money.saturating_add(cost), unpriced + group.unpriced_gpu_seconds)
         }))
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a forecast")]

@@ -347,7 +347,7 @@ fn write_all(options: &PrivateOptions, accounts: &str) -> Result<(), PrivateErro
         let made = mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(DEVICE_MAJOR, number));
         made.map_err(|error| failed("make the device file", &path)(error.into()))?;
     }
-    let ports = free_ports(options.nodes).map_err(failed("find free ports for", folder))?;
+    let ports = free_ports(options.nodes.saturating_add(1)).map_err(failed("find free ports for", folder))?;
     let write = |name: &str, text: String| {
         let path = folder.join(name);
         fs::write(&path, text).map_err(failed("write", &path))
@@ -361,13 +361,14 @@ fn write_all(options: &PrivateOptions, accounts: &str) -> Result<(), PrivateErro
     write("gres.conf", format!("AutoDetect=off\n{}", gres.unwrap_or_default()))
 }
 
-/// Returns one port for the controller, then one for each node. They are held together, so they differ;
-/// between their release and their use another process may take one, which causes a visible failure.
-fn free_ports(nodes: u32) -> io::Result<Vec<u16>> {
-    let held: io::Result<Vec<TcpListener>> = (0..=nodes).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect();
+/// Returns free ports. They are held together, so they differ; between their release and their use another process may take one,
+/// which causes a visible failure.
+fn free_ports(count: u32) -> io::Result<Vec<u16>> {
+    let held: io::Result<Vec<TcpListener>> = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect();
     held?.iter().map(|listener| listener.local_addr().map(|address| address.port())).collect()
 }
 
+/// `ports`: the controller's, then one for each node.
 fn slurm_conf(options: &PrivateOptions, ports: &[u16], accounts: &str) -> String {
     let folder = options.folder.display();
     let (controller, nodes) = ports.split_first().expect("the controller has a port");

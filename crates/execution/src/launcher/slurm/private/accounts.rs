@@ -2,17 +2,17 @@
 //! and QOS enforced and preemption by QOS.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::Instant;
 
-use super::{PAUSE, PrivateError, START_WAIT_MAX, end, failed, last_lines, spawn};
+use super::{PAUSE, PrivateError, START_WAIT_MAX, end, failed, free_ports, last_lines, spawn};
 
 /// The account that root's jobs run in.
-pub(super) const ACCOUNT: &str = "lab";
+const ACCOUNT: &str = "lab";
 /// What the database has to be told of Slurm, a statement a line; it listens on loopback only.
 const GRANTS: &str =
     "CREATE USER 'slurm'@'localhost' IDENTIFIED BY 'slurm';\nGRANT ALL ON *.* TO 'slurm'@'localhost';\n";
@@ -28,9 +28,8 @@ pub(super) struct Accounts {
 impl Accounts {
     /// Starts both and makes the account. munged runs, and slurm.conf doesn't exist yet.
     pub(super) fn start(folder: &Path) -> Result<Accounts, PrivateError> {
-        let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-        let free = || free().map(|address| address.port()).map_err(failed("find free ports for", folder));
-        let (database_port, port) = (free()?, free()?);
+        let ports = free_ports(2).map_err(failed("find free ports for", folder))?;
+        let (database_port, port) = (ports[0], ports[1]);
         let database = start_database(folder, database_port)?;
         // From here on a failure drops it, which ends its processes.
         let mut accounts = Accounts { database: Some(database), slurmdbd: None, port };
