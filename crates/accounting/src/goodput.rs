@@ -1,4 +1,4 @@
-//! Goodput of a job, by the two definitions that published figures mix up, and Google's names for what else its time was.
+//! Goodput of a job, by the two definitions that published figures mix up, and Google's names for the rest of its time.
 //!
 //! *Runtime goodput* is the part of the time for which a job held devices that went into new steps: compute and exposed
 //! communication. *ETTR*, the effective training time ratio, is productive time over all time since the submission, so
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use gangline_base::{Bucket, Buckets, GpuSeconds, Timestamp};
 
-/// How much of a job's time was of use.
+/// How much of a job's time was productive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goodput {
     /// Time since the submission, until the job's end or now.
     pub wall: Duration,
     /// Time of that in which it held devices.
     pub held: Duration,
-    /// Time of that between its first devices and the end in which it held none: it had lost them.
+    /// Time of that between its first devices and the end in which it held none: it had lost them to a fault or a preemption.
     pub recovering: Duration,
     /// Runtime goodput; none if nothing was held, or if the ranks reported no steps.
     pub runtime: Option<f64>,

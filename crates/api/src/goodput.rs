@@ -1,11 +1,11 @@
-//! How much of a job's time was of use.
+//! How much of a job's time was productive.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::BucketLine;
 
-/// How much of a job's time was of use.
+/// How much of a job's time was productive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobGoodput {
     /// The job.
@@ -14,7 +14,7 @@ pub struct JobGoodput {
     pub wall_seconds: f64,
     /// Seconds of that in which it held devices.
     pub held_seconds: f64,
-    /// Seconds of that in which it held none after it had had some: it waited to go on.
+    /// Seconds of that in which it held none after it had had some: it waited to be resumed.
     pub recovering_seconds: f64,
     /// The part of the device time held that went into new steps (compute and communication); none if it isn't known. Measured,
     /// and at least this where some time is `unreported`.

@@ -1,4 +1,4 @@
-//! `goodput`: how much of a job's time was of use, and the same by the names of Google's ml-goodput-measurement.
+//! `goodput`: how much of a job's time was productive, and where the rest went by the names of Google's ml-goodput-measurement.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

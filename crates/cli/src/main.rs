@@ -130,7 +130,7 @@ enum Command {
     Series(series::SeriesArgs),
     /// Say why a job is slower than it could be: data, checkpoints, communication, slow ranks, and what each costs
     Why(why::WhyArgs),
-    /// Show how much of a job's time was of use, with and without the queue
+    /// Show how much of a job's time was productive, with and without the time in the queue
     Goodput(goodput::GoodputArgs),
     /// Say what training cost and where the money went, export bills, and plan capacity
     Cost {

@@ -80,7 +80,7 @@ pub(crate) struct UpArgs {
     /// Where a cloud says on each node that the node is about to be taken back: aws, gcp, azure, a page or a file
     #[arg(long, value_name = "SOURCE")]
     pub(crate) spot_notice: Option<String>,
-    /// Seconds between two readings of this machine by its agent, and of Slurm's nodes by the agents that supervisors bring; 0
+    /// Seconds between two readings of this machine by its agent, and of Slurm's nodes by the agents that jobs start there; 0
     /// starts no agent
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3_600))]
     pub(crate) agent_every: u64,

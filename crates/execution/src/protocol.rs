@@ -140,7 +140,7 @@ pub struct SupervisorSpec {
     /// Source of the cloud's notice of reclaiming the machine: `aws`, `gcp`, `azure`, a URL or a file.
     #[serde(default)]
     pub notice_source: Option<String>,
-    /// If set, the supervisor brings an agent for its node, which reads the node while no other agent does. The launcher's own
+    /// If set, the supervisor starts an agent that reads its node while no other agent does. The launcher's own
     /// system has nodes that nobody has installed an agent on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentSpec>,

@@ -1,4 +1,4 @@
-//! How much of a job's time was of use, by accounting's definitions.
+//! How much of a job's time was productive, by accounting's definitions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::jobs::{missing, parse_job};
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
 
-/// How much of a job's time was of use: runtime goodput, and ETTR with the time in the queue.
+/// How much of a job's time was productive: runtime goodput, and ETTR with the time in the queue.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}/goodput", params(("job" = String, Path, description = "its id")),
     tag = "jobs", responses((status = 200, body = api::JobGoodput), (status = 404, body = ErrorBody),
     (status = 410, body = ErrorBody)))]

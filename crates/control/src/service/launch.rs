@@ -159,7 +159,7 @@ impl Actor {
             .collect()
     }
 
-    /// Returns what a supervisor needs to bring an agent to a node, if supervisors do.
+    /// Returns what a supervisor needs to start an agent for its node; none if supervisors start no agents.
     fn agent_spec(&self, node: &str) -> Option<AgentSpec> {
         let (every, name) = (self.options.agent_every?, NodeName::new(node).ok()?);
         let every_ms = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);

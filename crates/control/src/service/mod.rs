@@ -105,7 +105,7 @@ pub struct Options {
     /// Where each node finds its cloud's termination notice
     /// ([`gangline_execution::protocol::SupervisorSpec::notice_source`]).
     pub notice_source: Option<String>,
-    /// Time between two readings by an agent that a supervisor brings to a node that has none; none: supervisors bring no agent.
+    /// Time between two readings of an agent that a supervisor starts on a node without one; none: supervisors start no agents.
     pub agent_every: Option<Duration>,
     /// Delivers notices of jobs; without it nobody is told.
     pub courier: Option<Courier>,

@@ -3,7 +3,7 @@
 //! It runs whether or not a job does. Sources are read on threads of their own with a deadline, checks in processes of
 //! their own, and posts on a thread, so nothing that hangs stops the readings of the rest.
 //!
-//! A supervisor may bring an agent that *stands in*: it reads only while no other agent of its node does, and asks the
+//! A supervisor may start an agent that *stands in*: it reads only while no other agent of its node does, and asks the
 //! control plane from time to time whether that is so.
 //!
 //! Keeps A-10 (readings that can't be sent are bounded, and those dropped are counted) and A-13 (a control plane that is

@@ -1,4 +1,4 @@
-//! Checks the node itself: a moment after the start, and when a rank has failed; and brings the node's agent where the spec asks
+//! Checks the node itself: a moment after the start, and when a rank has failed; and starts an agent for the node where the spec asks
 //! for one.
 //!
 //! Ranks never wait for the checks, and very short attempts end before the first. Checks run on threads and

@@ -13,14 +13,14 @@ use gangline_telemetry::alerts::{Reading, Signal, Subject};
 use super::readings::reading;
 use crate::why::sentence;
 
-/// How long a failure is news.
+/// For how long a failure is reported.
 const RECENT: Duration = Duration::from_secs(3_600);
 /// The newest ended jobs that are looked at: a job may have come and failed between two evaluations.
 const NEWEST: u32 = 100;
 /// Failed jobs that are remembered.
 const FAILED_MAX: usize = 1_000;
 
-/// Jobs that were live when it was last looked, and those that failed since.
+/// Jobs that were live at the last evaluation, and those that failed since.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     seen: Mutex<Seen>,

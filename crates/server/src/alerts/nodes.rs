@@ -21,7 +21,7 @@ const POINTS: usize = 64;
 const CURVES_MAX: usize = 4_000;
 /// Nodes that are looked at.
 const NODES_MAX: usize = 5_000;
-/// Part of the time in which a GPU had something to do.
+/// Part of the time in which a GPU was busy.
 const UTILIZATION: &str = "gpu.utilization_ratio";
 
 /// Which job holds a device of a node.

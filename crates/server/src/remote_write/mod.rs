@@ -78,7 +78,7 @@ struct Shared {
 pub struct Handle(Option<Arc<Mutex<Shared>>>);
 
 impl Handle {
-    /// Takes the rows of batches to be sent. Never blocks for longer than others do the same.
+    /// Takes the rows of batches to be sent. Waits at most for another caller of this handle.
     pub(crate) fn offer(&self, batches: &[Batch]) {
         let Some(shared) = &self.0 else { return };
         let mut shared = lock(shared);

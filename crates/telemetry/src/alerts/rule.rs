@@ -126,7 +126,7 @@ pub enum Signal {
     JobFaults,
     /// A job failed for good within an hour.
     JobFailed,
-    /// Part of the time in which a GPU of a running job had something to do.
+    /// Part of the time in which a GPU of a running job was busy.
     GpuUtilization,
     /// A node is lost, suspect or unwell.
     NodeUnavailable,
