@@ -26,21 +26,28 @@ pub(crate) struct GoodputArgs {
 pub(crate) fn run(client: &Client, args: &GoodputArgs, is_json: bool) -> Result<(), Failure> {
     let goodput: api::JobGoodput = client.get(&format!("/jobs/{}/goodput", path_segment(&args.job)))?;
     match (args.ml_goodput, is_json) {
-        (true, _) => output::json(&ml_goodput(&goodput)),
+        (true, _) => {
+            if goodput.runtime_goodput.is_none() {
+                output::tell(&format!("what the ranks did isn't known, and counts as OTHER: {}", unknown(&goodput)));
+            }
+            output::json(&ml_goodput(&goodput))
+        }
         (false, true) => output::json(&goodput),
         (false, false) => output::print(&text(&goodput)),
     }
 }
 
 fn text(goodput: &api::JobGoodput) -> String {
-    let percent = |share: Option<f64>| match share {
-        Some(share) => format!("{:.1} %", share * 100.0),
-        None => "unknown (its ranks report no steps)".to_owned(),
-    };
     let kind = if goodput.is_estimated { "estimated, an attempt still runs" } else { "measured" };
-    let mut text = format!("{}: runtime goodput {}, ", goodput.job, percent(goodput.runtime_goodput));
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let mut text = match (goodput.runtime_goodput, goodput.ettr) {
+        (Some(runtime), Some(ettr)) => {
+            let (runtime, ettr) = (percent(runtime), percent(ettr));
+            format!("{}: runtime goodput {runtime}, with the time in the queue (ETTR) {ettr} ({kind})\n", goodput.job)
+        }
+        _ => format!("{}: goodput unknown: {}\n", goodput.job, unknown(goodput)),
+    };
     // Writing to a String can't fail.
-    let _ = writeln!(text, "with the time in the queue (ETTR) {} ({kind})", percent(goodput.ettr));
     let (wall, held) = (goodput.wall_seconds, goodput.held_seconds);
     let first = (wall - held - goodput.recovering_seconds).max(0.0);
     let of = |seconds: f64| output::seconds(seconds);
@@ -59,7 +66,20 @@ fn text(goodput: &api::JobGoodput) -> String {
         let share = format!("{:.1} %", line.gpu_seconds / total * 100.0);
         vec![line.bucket.clone(), format!("{:.3} s", line.gpu_seconds), share, google.to_owned()]
     });
-    text + "\n" + &output::table(&["BUCKET", ">DEVICE TIME", ">SHARE", "IN ML-GOODPUT"], rows.collect())
+    let rows: Vec<Vec<String>> = rows.collect();
+    if rows.is_empty() {
+        return text;
+    }
+    text + "\n" + &output::table(&["BUCKET", ">DEVICE TIME", ">SHARE", "IN ML-GOODPUT"], rows)
+}
+
+/// Says why the goodput isn't known.
+fn unknown(goodput: &api::JobGoodput) -> &'static str {
+    if goodput.buckets.iter().all(|line| line.gpu_nanoseconds == 0) {
+        "no device time has been reported yet"
+    } else {
+        "its ranks report no steps (docs/reference/rank-protocol.md)"
+    }
 }
 
 /// Returns the time with the keys and names of `WorkloadMetricDetails` in ml-goodput-measurement 0.2.3. Its times are seconds of
@@ -133,6 +153,10 @@ mod tests {
             text.starts_with("job-1: runtime goodput 60.0 %, with the time in the queue (ETTR) 30.0 % (measured)\n"),
             "{text}"
         );
+        let unknown = api::JobGoodput { runtime_goodput: None, ettr: None, ..goodput };
+        assert!(super::text(&unknown).starts_with("job-1: goodput unknown: its ranks report no steps"));
+        let nothing = super::text(&api::JobGoodput { buckets: Vec::new(), ..unknown });
+        assert!(nothing.contains("no device time has been reported yet") && !nothing.contains("BUCKET"), "{nothing}");
         assert!(text.contains("waited 20.0 s for the first and 30.0 s after that; 1 disruption(s)"), "{text}");
     }
 }
