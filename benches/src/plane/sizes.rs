@@ -17,10 +17,6 @@ pub(super) struct Sizes {
     pub(super) files: u64,
     /// The journal's entries.
     pub(super) records: u64,
-    /// The training curves' points.
-    pub(super) samples: u64,
-    /// Those of them that aren't packed, counted.
-    pub(super) loose_samples: u64,
     /// Pages of the database that nothing uses.
     pub(super) free: u64,
     /// Snapshots of the state, of which a fixed number is kept.
@@ -64,12 +60,9 @@ fn of_tables(database: &Path) -> Result<Sizes> {
         match name.as_str() {
             "records" => sizes.records += bytes,
             "snapshots" => sizes.snapshots += bytes,
-            name if name.contains("samples") || name.contains("curves") => sizes.samples += bytes,
             _ => sizes.models += bytes,
         }
     }
-    let loose: i64 = connection.query_row("SELECT count(*) FROM samples", [], |row| row.get(0))?;
-    sizes.loose_samples = loose.cast_unsigned();
     let free: i64 = connection.query_row("PRAGMA freelist_count", [], |row| row.get(0))?;
     sizes.free = free.cast_unsigned() * PAGE_BYTES;
     Ok(sizes)

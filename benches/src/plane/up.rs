@@ -57,15 +57,6 @@ impl Plane {
         Ok(plane)
     }
 
-    /// Adds to its configuration, which it reads when it starts.
-    ///
-    /// # Errors
-    /// When it can't be written.
-    pub(super) fn configure(&self, more: &str) -> Result<()> {
-        let text = format!("{CONFIGURATION}{more}");
-        std::fs::write(self.folder.path("data/gangline.toml"), text).context("write a configuration")
-    }
-
     /// Starts it again after [`Plane::kill`]; from the program's start until it says that it is well.
     ///
     /// # Errors

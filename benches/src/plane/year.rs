@@ -25,11 +25,9 @@ const SAMPLES_EACH: u64 = 20;
 /// After so many jobs its size is taken for the first time, so that what is there once doesn't count as a job's.
 const FIRST: u64 = 100;
 
-/// Curves of ended jobs are packed by the sweeper; here it looks for some every second.
-const CONFIGURATION: &str = "[retention]\nevery = \"1s\"\n";
 /// Pages that the control plane keeps for what comes next, at most.
 const FREE_MOST: u64 = 8 << 20;
-/// They are packed in this time,
+/// What was freed is given back in this time,
 const PATIENCE: Duration = Duration::from_secs(300);
 /// and it is seen as soon as this.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -52,43 +50,31 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         CHECKPOINTS * SAMPLES_EACH
     ));
     let mut plane = Plane::start(&bench.gangline, NODES, RANKS)?;
-    plane.stop()?;
-    plane.configure(CONFIGURATION)?;
-    plane.restart()?;
     run_jobs(&plane, 0, FIRST)?;
     let before = settled(&mut plane)?;
     run_jobs(&plane, FIRST, jobs)?;
     let after = settled(&mut plane)?;
     let each = |of: fn(&Sizes) -> u64| (of(&after) as f64 - of(&before) as f64) / jobs as f64;
-    let (records, models, samples) = (each(|s| s.records), each(|s| s.models), each(|s| s.samples));
+    let (records, models) = (each(|s| s.records), each(|s| s.models));
     bench.report.figure("journal, a job (measured)", records, "B", Bar::None);
     bench.report.figure("read models, a job (measured)", models, "B", Bar::None);
-    bench.report.figure("samples, a job (measured)", samples, "B", Bar::None);
     bench.report.figure("all files, a job (measured)", each(|s| s.files), "B", Bar::None);
     let free = after.free as f64;
     bench.report.figure("free pages, once for all jobs (measured)", free / 1e6, "MB", Bar::None);
     bench.report.note(&format!("snapshots, which don't grow with the past: {} B", after.snapshots));
-    let year = (records + models + samples) * JOBS as f64 + free;
-    let without = (records + models) * JOBS as f64;
-    bench.report.figure(
-        "journal and read models of a year (estimated)",
-        without / 1e9,
-        "GB",
-        Bar::AtMost(BYTES_MOST / 1e9),
-    );
-    let whole = "the same with samples, and the free pages (estimated)";
+    let year = (records + models) * JOBS as f64 + free;
+    let whole = "journal, read models and free pages of a year (estimated)";
     bench.report.figure(whole, year / 1e9, "GB", Bar::AtMost(BYTES_MOST / 1e9));
     Ok(())
 }
 
-/// Waits until the curves of all jobs are packed, since all have ended, and stops it in order, so that the write-ahead log is in the database, and starts it again.
+/// Waits until free pages are given back, and stops it in order, so that the write-ahead log is in the database, and starts it again.
 fn settled(plane: &mut Plane) -> Result<Sizes> {
     let began = Instant::now();
     // What nothing uses is given back only where it is much.
-    let is_settled =
-        |sizes: Sizes| sizes.loose_samples == 0 && (sizes.free < FREE_MOST || sizes.free * 4 < sizes.files);
+    let is_settled = |sizes: Sizes| sizes.free < FREE_MOST || sizes.free * 4 < sizes.files;
     while !is_settled(of_journal(plane)?) {
-        anyhow::ensure!(began.elapsed() < PATIENCE, "the curves of ended jobs aren't packed");
+        anyhow::ensure!(began.elapsed() < PATIENCE, "free pages aren't given back");
         std::thread::sleep(LOOK_EVERY);
     }
     plane.stop()?;

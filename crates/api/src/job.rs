@@ -427,37 +427,3 @@ pub struct BucketLine {
     /// Its cost.
     pub cost_nano_dollars: i64,
 }
-
-/// A training curve.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Series {
-    /// The job.
-    pub job: String,
-    /// Points by attempt and step; thinned out evenly if there are more than asked for.
-    pub points: Vec<Point>,
-    /// Since when only points are kept that stand out, a few hundred an attempt: the job ended long before.
-    #[serde(default)]
-    pub thinned_at: Option<Time>,
-    /// Points that are left out because they are damaged on disk.
-    #[serde(default, skip_serializing_if = "is_none_left_out")]
-    pub damaged: u64,
-}
-
-fn is_none_left_out(damaged: &u64) -> bool {
-    *damaged == 0
-}
-
-/// A point of a training curve.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Point {
-    /// The attempt.
-    pub attempt: u32,
-    /// When.
-    pub at: Time,
-    /// The step.
-    pub step: u64,
-    /// The loss.
-    pub loss: Option<f64>,
-    /// Tokens since the attempt began, this node's ranks.
-    pub tokens: u64,
-}

@@ -35,7 +35,7 @@ pub use explain::{Blocker, Dependency, Explanation, FirstBy, HistoryLine, Placem
 pub use goodput::JobGoodput;
 pub use job::{
     Allocation, Attempt, BucketLine, Checkpoints, Code, DatasetReads, Diagnosis, Fault, Gang, Job, JobList,
-    JobStanding, JobState, Point, Price, Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,
+    JobStanding, JobState, Price, Progress, Rank, Recovery, RecoveryLine, Share, Usage,
 };
 pub use metric::{
     LastValue, Metric, MetricCurve, MetricCurves, MetricList, MetricSource, MetricValues, NodeMetricCurves,

@@ -57,8 +57,6 @@ pub struct JobSpec {
 pub enum Pin {
     /// Logs and other files of the job's attempts.
     Logs,
-    /// All points of its metric curves.
-    Samples,
     /// Its displayed record. Every other pin keeps the record as well, since what is kept could not be found
     /// without it.
     Record,

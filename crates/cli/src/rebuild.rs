@@ -60,9 +60,6 @@ fn report(outcome: &Outcome, is_check: bool) -> String {
     lines.push(line("sweeps", &outcome.sweeps));
     lines.push(line("rows of the ledger", &outcome.bookings));
     lines.push(line("notes of what nodes offer and folders hold", &outcome.noted));
-    if outcome.lost_samples > 0 {
-        lines.push(format!("parts of {} curves are lost: samples are in no journal", outcome.lost_samples));
-    }
     if outcome.lost_answers > 0 {
         let what =
             "some answers to requests with an Idempotency-Key are lost: look before you send one of the last day again";

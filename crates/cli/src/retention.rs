@@ -45,7 +45,6 @@ fn text(shown: &Preview) -> String {
 fn line(due: &Due) -> String {
     let Due { rule, jobs, entries, bytes, oldest, newest } = due;
     let what = match rule.as_str() {
-        "samples" => "points of curves",
         "jobs" => "records",
         "checkpoints" => "checkpoints, if the newest of each job is good,",
         _ => "files and folders",
@@ -76,12 +75,11 @@ mod tests {
         };
         let nothing = Preview { as_of: day(40), due: Vec::new(), bytes_of_live_jobs_beyond_max: 0 };
         assert!(text(&nothing).ends_with("  nothing\n"), "{}", text(&nothing));
-        let due = vec![due("logs", Some(2_048)), due("lost", Some(0)), due("samples", None), due("jobs", None)];
+        let due = vec![due("logs", Some(2_048)), due("lost", Some(0)), due("jobs", None)];
         let shown = text(&Preview { due, bytes_of_live_jobs_beyond_max: 1 << 30, ..nothing });
         for part in [
             "by logs            7 files and folders (2.0 KiB) of 2 job(s), ended 1970-01-02",
             "by lost            7 files and folders (0 B) of 2 job(s), unclaimed since 1970-01-02",
-            "by samples         7 points of curves of 2 job(s), ended",
             "by jobs            7 records of 2 job(s)",
             "files of jobs that haven't ended are 1.0 GiB more than logs_max",
         ] {

@@ -10,8 +10,8 @@ use gangline_execution::protocol::{
 };
 use gangline_orchestration::{self as orchestration, BadSteps, ShareEnd};
 use gangline_store::model::{
-    CurvePoint, DatasetReadsRecord, DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord,
-    OutcomeRecord, RankRecord, RendezvousRecord, ReportRecord, Reported, SavedRecord, ShareStateRecord, SilenceRecord,
+    DatasetReadsRecord, DiagnosisRecord, FaultCauseRecord, FaultRecord, FindingRecord, MarksRecord, OutcomeRecord,
+    RankRecord, RendezvousRecord, ReportRecord, Reported, SampleRecord, SavedRecord, ShareStateRecord, SilenceRecord,
     UsageRecord, WorkRecord,
 };
 
@@ -64,7 +64,7 @@ pub(crate) fn reported(report: Report) -> Reported {
         silence: silence.map(|Silence { rank, silent_ms, limit_ms }| SilenceRecord { rank, silent_ms, limit_ms }),
         dataset_reads: dataset_reads.into_iter().map(|(address, reads)| (address, reads_record(reads))).collect(),
     };
-    Reported { attempt, node, report, points_from: samples_from, points: samples.into_iter().map(point).collect() }
+    Reported { attempt, node, report, samples_from, samples: samples.into_iter().map(sample_record).collect() }
 }
 
 fn reads_record(DatasetReads { get, head, list, bytes }: DatasetReads) -> DatasetReadsRecord {
@@ -134,9 +134,10 @@ fn marks_record(marks: Marks) -> MarksRecord {
     MarksRecord { ranks_started, restore_began, restore_ended, first_step }
 }
 
-fn point(sample: Sample) -> CurvePoint {
-    let Sample { at, step, loss, tokens, metric, is_diverged } = sample;
-    CurvePoint { at, step, loss, tokens, metric: metric.map(Into::into), is_diverged }
+/// Its time is in the metrics that the supervisor sends.
+fn sample_record(sample: Sample) -> SampleRecord {
+    let Sample { at: _, step, loss, tokens, metric, is_diverged } = sample;
+    SampleRecord { step, loss, tokens, metric: metric.map(Into::into), is_diverged }
 }
 
 /// Converts a share's outcome into the engine's type.

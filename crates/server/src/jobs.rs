@@ -25,10 +25,6 @@ use gangline_store::db;
 
 /// Default number of jobs in a listing.
 const JOBS_PER_PAGE: u32 = 100;
-/// Default number of points of a curve.
-const POINTS: u32 = 500;
-/// The most points of a curve.
-const POINTS_MAX: u32 = 10_000;
 
 /// The largest job file, in bytes, that is parsed without moving to a blocking thread.
 const READ_AT_ONCE_BYTES_MAX: usize = 16 << 10;
@@ -80,15 +76,6 @@ impl ListQuery {
             since: self.since.map(|time| time.0),
         })
     }
-}
-
-/// How fine a curve.
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SeriesQuery {
-    /// At most this many points.
-    points: Option<u32>,
 }
 
 pub(super) fn parse_job(text: &str) -> Result<JobId, ApiError> {
@@ -360,27 +347,5 @@ pub(super) async fn explain(
             found.map(Json).ok_or_else(|| ApiError::removed_job(id))
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-/// A job's training curve, by its first node's ranks.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/series", params(("job" = String, Path, description = "its id"), SeriesQuery),
-    tag = "jobs", responses((status = 200, body = api::Series), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody)))]
-pub(super) async fn series(
-    State(app): State<Arc<App>>,
-    Segment(job): Segment,
-    query: Result<Query<SeriesQuery>, QueryRejection>,
-) -> Result<Json<api::Series>, ApiError> {
-    let id = parse_job(&job)?;
-    let points = query?.points.unwrap_or(POINTS);
-    series_of(&app, id, points).await.map(Json)
-}
-
-/// Returns a curve as the API and the page show it.
-pub(super) async fn series_of(app: &Arc<App>, id: JobId, points: u32) -> Result<api::Series, ApiError> {
-    let points = points.clamp(2, POINTS_MAX);
-    match read(app, move |views| views.series(id, points)).await? {
-        Some(series) => Ok(series),
-        None => Err(missing(app, id).await),
     }
 }

@@ -19,6 +19,7 @@ mod exposition;
 mod goodput;
 mod jobs;
 mod logs;
+mod loss;
 mod metrics;
 mod mlflow;
 mod models;
@@ -144,7 +145,6 @@ pub fn router(app: App) -> Router {
         .route("/jobs/{job}/change", post(jobs::change))
         .route("/jobs/{job}/resume", post(jobs::resume))
         .route("/jobs/{job}/explain", get(jobs::explain))
-        .route("/jobs/{job}/series", get(jobs::series))
         .route("/jobs/{job}/metrics", get(metrics::list))
         .route("/jobs/{job}/metrics/curves", get(metrics::curves))
         .route("/jobs/{job}/logs", get(logs::read))

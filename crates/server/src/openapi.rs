@@ -32,7 +32,6 @@ use super::{
         jobs::change,
         jobs::resume,
         jobs::explain,
-        jobs::series,
         metrics::list,
         metrics::curves,
         sweeps::show,

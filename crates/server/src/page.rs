@@ -19,7 +19,7 @@ use super::crowd::Admission;
 use super::error::ApiError;
 use super::rendering::Rendering;
 use super::visits::SESSION_TIME_MAX;
-use super::{App, jobs, metrics};
+use super::{App, jobs, loss, metrics};
 use crate::web::{self, PageData};
 
 /// The most jobs on the page that hold devices, that wait, and that have ended, each.
@@ -28,8 +28,6 @@ const WAITING_SHOWN: u32 = 50;
 const ENDED_SHOWN: u32 = 50;
 /// The most jobs whose curve is drawn.
 const CURVES_SHOWN: usize = 12;
-/// The most points of a curve on the page.
-const POINTS_SHOWN: u32 = 200;
 
 /// The query of the page's URL.
 #[derive(Deserialize)]
@@ -101,8 +99,9 @@ async fn page_data(app: &Arc<App>) -> Result<PageData, ApiError> {
     jobs.iter_mut().for_each(|job| job.alerts = app.alerts.firing_about(&job.id));
     let mut curves = Vec::new();
     for job in jobs.iter_mut().filter(|job| job.progress.step.is_some()).take(CURVES_SHOWN) {
-        curves.push(jobs::series_of(app, jobs::parse_job(&job.id)?, POINTS_SHOWN).await?);
-        job.metrics = metrics::last_values(app, jobs::parse_job(&job.id)?).await;
+        let id = jobs::parse_job(&job.id)?;
+        curves.push((job.id.clone(), loss::curves(app, id).await));
+        job.metrics = metrics::last_values(app, id).await;
     }
     let nodes = app.handle.nodes().await?.nodes;
     let health = app.handle.health().await?;

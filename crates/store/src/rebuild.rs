@@ -1,6 +1,6 @@
 //! `gangline rebuild`: recomputes the read models from the journal and compares them with the stored ones.
 //!
-//! Data that the journal doesn't hold is kept where it is intact: samples, answers, transient notes, and
+//! Data that the journal doesn't hold is kept where it is intact: answers, transient notes, and
 //! results of attempts that an earlier release ended. Works on a folder that no control plane holds. Keeps
 //! A-3 and A-8: the journal alone says what happened.
 
@@ -16,15 +16,13 @@ use serde::Serialize;
 use crate::codec::{decode_snapshot, encode_snapshot};
 use crate::db::{self, Keys, NewSnapshot, Offline, Reader, Sequence, salvage};
 use crate::history::Error;
-use crate::model::{Remake, last_job, next_job, read_stored};
+use crate::model::Remake;
 use making::Making;
 
 /// The most differences that are listed one by one.
 const TOLD_MAX: usize = 100;
 /// The largest answer number that is looked for.
 const NUMBER_MAX: i64 = 1 << 40;
-/// The smallest range of samples that is given up as a whole when one of them can't be read.
-const SAMPLES_GRAIN: i64 = 64;
 
 /// The number of rows of one kind, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -52,8 +50,6 @@ pub struct Outcome {
     pub bookings: Counts,
     /// Notes for bills: what nodes offer and what folders hold.
     pub noted: Counts,
-    /// Curves and packed curve blocks with unreadable samples.
-    pub lost_samples: u64,
     /// Unreadable ranges of answers to requests with a key.
     pub lost_answers: u64,
     /// Damage to the journal itself, if reading could continue past it.
@@ -208,7 +204,7 @@ impl From<db::Error> for Write {
     }
 }
 
-/// Fills the new tables. Samples and answers are copied from the old ones as far as they can be read.
+/// Fills the new tables. Answers are copied from the old ones as far as they can be read.
 fn write(
     transaction: &Transaction<'_>,
     reader: Reader,
@@ -227,46 +223,8 @@ fn write(
     }
     // The comparison has already reported these differences.
     Making::writing(reader, transaction).follow(state)?;
-    copy_samples(transaction, before, outcome)?;
     let answers = "INSERT INTO main.answers SELECT * FROM old.answers WHERE number BETWEEN ?1 AND ?2";
     let lost = salvage(transaction, answers, Keys { from: 0, to: NUMBER_MAX, grain: 1 })?;
     outcome.lost_answers = u64::try_from(lost.len()).unwrap_or(u64::MAX);
     Ok(())
-}
-
-/// Copies curves whole or, where a page is malformed, the readable samples around it.
-fn copy_samples(transaction: &Transaction<'_>, before: i64, outcome: &mut Outcome) -> rusqlite::Result<()> {
-    let last = last_job(transaction)?.map_or(before, |job| i64::try_from(job.0).unwrap_or(i64::MAX));
-    let jobs = "INSERT INTO main.samples SELECT * FROM old.samples WHERE job BETWEEN ?1 AND ?2";
-    let lost = salvage(transaction, jobs, Keys { from: 0, to: last, grain: 1 })?;
-    // Avoids the index, which may be the damaged part.
-    let packed = format!(
-        "INSERT OR IGNORE INTO main.curves SELECT * FROM old.curves NOT INDEXED WHERE id BETWEEN ?1 AND ?2 AND job <= {last}"
-    );
-    let lost_blocks = salvage(transaction, &packed, Keys { from: 0, to: NUMBER_MAX, grain: 1 })?;
-    outcome.lost_samples = u64::try_from(lost.len() + lost_blocks.len()).unwrap_or(u64::MAX);
-    for (from, to) in lost {
-        let mut after = JobId(u64::try_from(from).unwrap_or(0).saturating_sub(1));
-        while let Some(job) =
-            next_job(transaction, after)?.filter(|job| i64::try_from(job.0).is_ok_and(|job| job <= to))
-        {
-            after = job;
-            let Some(record) = read_stored(transaction, job)? else { continue };
-            for attempt in &record.attempts {
-                salvage_samples(transaction, job, (attempt.number, attempt.samples_stored()))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Copies the readable samples of an attempt below number `stored`.
-fn salvage_samples(transaction: &Transaction<'_>, job: JobId, (attempt, stored): (u32, u64)) -> rusqlite::Result<()> {
-    let sql = format!(
-        "INSERT INTO main.samples SELECT * FROM old.samples
-         WHERE job = {} AND attempt = {attempt} AND node_rank = 0 AND number BETWEEN ?1 AND ?2",
-        job.0
-    );
-    let to = i64::try_from(stored).unwrap_or(i64::MAX);
-    salvage(transaction, &sql, Keys { from: 0, to, grain: SAMPLES_GRAIN }).map(drop)
 }

@@ -9,10 +9,10 @@ use tracing::warn;
 use crate::codec::{CapacityChanged, Noted, StorageMeasured};
 use crate::db::{self, CommitInfo, Error, Journal, Reader, Record, Sequence};
 use crate::model::{
-    Booked, JobRecord, Kept, KeptAnswer, Listing, Loss, PackedBlocks, RequestKey, SAMPLES_PER_REMOVAL_MAX, Slice,
-    Standing, Usage, Wanted, account, answers, audit, capacity, curve, ledger, retention, series, storage, store,
+    Booked, JobRecord, Kept, KeptAnswer, Listing, RequestKey, Slice, Standing, Usage, Wanted, account, answers, audit,
+    capacity, ledger, retention, storage, store,
 };
-use crate::ports::{self, Batch, Changes, JobCurve, Queries, Series};
+use crate::ports::{self, Batch, Changes, Queries};
 
 impl Changes<'_> {
     /// Writes the changes that belong to the records up to `last`.
@@ -23,8 +23,7 @@ impl Changes<'_> {
         self.ledger.iter().try_for_each(|(queue, entry)| ledger::write_ledger(transaction, queue, entry))?;
         self.noted.iter().try_for_each(|(at, noted)| write_noted(transaction, *at, noted))?;
         answers::keep_answers(transaction, self.answers, self.at, last)?;
-        self.removals.iter().try_for_each(|removal| retention::remove(transaction, self.at, removal))?;
-        self.samples.iter().try_for_each(|sample| store::write_sample(transaction, sample))
+        self.removals.iter().try_for_each(|removal| retention::remove(transaction, self.at, removal))
     }
 }
 
@@ -157,73 +156,12 @@ impl Queries for Reader {
     }
 }
 
-impl Series for Reader {
-    fn curve(&self, job: JobId, points_max: u32) -> Result<Option<JobCurve>, Error> {
-        self.read(|transaction| {
-            let Some(record) = store::read_record(transaction, job)? else { return Ok(None) };
-            let thinned_at = record.removed.thinned_at;
-            let series::Series { points, damaged } =
-                series::read_series(transaction, job, points_max, thinned_at.is_some())?;
-            Ok(Some(JobCurve { points, thinned_at, damaged }))
-        })
-    }
-
-    fn next_curve(&self, after: JobId) -> Result<Option<JobId>, Error> {
-        self.read(|transaction| retention::next_curve(transaction, after))
-    }
-
-    fn sampled_attempts(&self, job: JobId) -> Result<Vec<(u32, bool)>, Error> {
-        self.read(|transaction| retention::sampled_attempts(transaction, job))
-    }
-
-    fn edges(&self, attempt: (JobId, u32)) -> Result<Option<(u64, u64)>, Error> {
-        self.read(|transaction| retention::sample_edges(transaction, attempt))
-    }
-
-    fn losses(&self, attempt: (JobId, u32), after: Option<u64>, count_max: u32) -> Result<Vec<Loss>, Error> {
-        self.read(|transaction| retention::read_losses(transaction, attempt, after, count_max))
-    }
-}
-
-/// What only this store needs: the packing of curves, and the audit of its tables.
+/// What only this store needs: the audit of its tables.
 impl Reader {
-    /// Returns the next job after this one with samples that aren't packed.
-    ///
-    /// # Errors
-    /// Those of a query, as for the methods below.
-    pub fn next_unpacked(&self, after: JobId) -> Result<Option<JobId>, Error> {
-        self.read(|transaction| retention::next_unpacked(transaction, after))
-    }
-
-    /// Packs some of an attempt's sample rows after a number into blocks. Also returns the last number read, if
-    /// there may be more.
-    ///
-    /// # Errors
-    /// As [`Reader::next_unpacked`].
-    pub fn blocks_of_rows(&self, attempt: (JobId, u32), after: i64) -> Result<PackedBlocks, Error> {
-        self.read(|transaction| curve::blocks_of_rows(transaction, attempt, after, SAMPLES_PER_REMOVAL_MAX))
-    }
-
-    /// Checks `count` samples after a key.
-    ///
-    /// # Errors
-    /// As [`Reader::next_unpacked`].
-    pub fn audit_samples(&self, after: audit::SampleKey, count: u32) -> Result<Slice<audit::SampleKey>, Error> {
-        self.read(|transaction| audit::samples_from(transaction, after, count))
-    }
-
-    /// Checks `count` blocks of packed samples after an id.
-    ///
-    /// # Errors
-    /// As [`Reader::next_unpacked`].
-    pub fn audit_blocks(&self, after: i64, count: u32) -> Result<Slice<i64>, Error> {
-        self.read(|transaction| audit::blocks_from(transaction, after, count))
-    }
-
     /// Checks `count` accounts of ended jobs after a job's number.
     ///
     /// # Errors
-    /// As [`Reader::next_unpacked`].
+    /// Those of a query, as for the methods below.
     pub fn audit_accounts(&self, after: i64, count: u32) -> Result<Slice<i64>, Error> {
         self.read(|transaction| audit::accounts_from(transaction, after, count))
     }
@@ -231,7 +169,7 @@ impl Reader {
     /// Checks `count` changes of what nodes offer after a node and a time.
     ///
     /// # Errors
-    /// As [`Reader::next_unpacked`].
+    /// As [`Reader::audit_accounts`].
     pub fn audit_capacities(&self, after: &audit::NotedKey, count: u32) -> Result<Slice<audit::NotedKey>, Error> {
         self.read(|transaction| audit::capacities_from(transaction, after, count))
     }
@@ -239,7 +177,7 @@ impl Reader {
     /// Checks `count` measurements of stored data after a folder and a time.
     ///
     /// # Errors
-    /// As [`Reader::next_unpacked`].
+    /// As [`Reader::audit_accounts`].
     pub fn audit_storage(&self, after: &audit::NotedKey, count: u32) -> Result<Slice<audit::NotedKey>, Error> {
         self.read(|transaction| audit::storage_from(transaction, after, count))
     }
@@ -247,7 +185,7 @@ impl Reader {
     /// Checks `count` answers after a number.
     ///
     /// # Errors
-    /// As [`Reader::next_unpacked`].
+    /// As [`Reader::audit_accounts`].
     pub fn audit_answers(&self, after: i64, count: u32) -> Result<Slice<i64>, Error> {
         self.read(|transaction| audit::answers_from(transaction, after, count))
     }

@@ -156,15 +156,17 @@ fn killed_together(background: &str) {
     assert_booked_exactly(&job);
 }
 
-/// Steps of the job's curve, as the API gives it.
+/// Steps of the first rank's loss, as the API gives them.
 fn steps_of(product: &Product, id: &str) -> Vec<u64> {
     let endpoint = product.url();
     let token = std::fs::read_to_string(product.data().join("token")).expect("a token");
-    let url = format!("{endpoint}/api/v1/jobs/{id}/series?points=10000");
+    let url = format!("{endpoint}/api/v1/jobs/{id}/metrics/curves?metric=loss&rank=0&points=10000");
     let mut answer = ureq::get(url).header("authorization", format!("Bearer {token}")).call().expect("an answer");
-    let series: serde_json::Value =
+    let found: serde_json::Value =
         serde_json::from_str(&answer.body_mut().read_to_string().expect("text")).expect("JSON");
-    series["points"].as_array().expect("points").iter().map(|point| point["step"].as_u64().expect("a step")).collect()
+    let curves = found["curves"].as_array().expect("curves").iter();
+    let points = curves.flat_map(|curve| curve["points"].as_array().expect("points"));
+    points.map(|point| point["last_step"].as_u64().expect("a step")).collect()
 }
 
 /// A log that can't be written is lost, and that is all.

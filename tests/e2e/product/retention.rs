@@ -4,7 +4,7 @@ use crate::fixtures::product::Product;
 use crate::fixtures::wait_for;
 
 /// Ages that a test can wait for.
-const SHORT: &str = "[retention]\nlogs = '4s'\nfailed_logs = '4s'\nolder_attempts = '4s'\nsamples = '4s'\njobs = '10s'\n\
+const SHORT: &str = "[retention]\nlogs = '4s'\nfailed_logs = '4s'\nolder_attempts = '4s'\njobs = '10s'\n\
                      lost = '4s'\nevery = '1s'\n";
 
 #[test]

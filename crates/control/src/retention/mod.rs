@@ -1,4 +1,4 @@
-//! Retention: when logs, curves and records of ended jobs are removed, by the configuration's `[retention]`.
+//! Retention: when logs and records of ended jobs are removed, by the configuration's `[retention]`.
 //! This module decides from durable state what is due; the service's thread `retention` removes it.
 //!
 //! Never removed: data of a job that hasn't ended, data that the job file keeps, the ledger, and the journal.
@@ -8,7 +8,6 @@ mod checkpoints;
 mod clock;
 mod plan;
 mod preview;
-mod thinning;
 mod tree;
 
 pub(crate) use checkpoints::{DueCheckpoints, keep_newest};
@@ -16,5 +15,4 @@ pub(crate) use clock::CautiousClock;
 pub use plan::Error;
 pub(crate) use plan::{DueLogs, DueLost, Plan, Planning, UNKNOWN_SINCE, name_of, open_jobs, read_job_folder, shown};
 pub use preview::{Due, Preview, preview};
-pub(crate) use thinning::points_to_remove;
 pub(crate) use tree::{Removed, Walk, names, open_folder};

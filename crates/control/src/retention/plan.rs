@@ -16,7 +16,7 @@ use super::checkpoints::DueCheckpoints;
 use super::tree::{Walk, names, open_folder, open_root};
 use gangline_store::db::{self, Reader};
 use gangline_store::model::Kept;
-use gangline_store::ports::{Queries as _, Series as _};
+use gangline_store::ports::Queries as _;
 use gangline_store::unless_row_damaged;
 
 /// Folder of the attempts' folders, in the data folder.
@@ -40,16 +40,12 @@ pub(crate) struct Plan {
     pub(crate) bare: Vec<JobId>,
     /// The last job with a folder, which stays: it shows which ids were given out.
     pub(crate) last_folder: Option<JobId>,
-    /// Curves to be thinned, with the end of their jobs.
-    pub(crate) curves: Vec<(JobId, Timestamp)>,
     /// Checkpoints; the newest good one in each folder stays.
     pub(crate) checkpoints: Vec<DueCheckpoints>,
     /// Jobs before this one have no checkpoints to remove, now or later, except those above.
     pub(crate) checkpoints_from: JobId,
     /// Records of single jobs and of whole sweeps, with the latest end.
     pub(crate) jobs: Vec<(Range<JobId>, Timestamp)>,
-    /// Jobs before this one have no curves to thin, now or later, except those above.
-    pub(crate) curves_from: JobId,
     /// Bytes above the limit that belong to live jobs alone.
     pub(crate) beyond_max: Option<Bytes>,
 }
@@ -96,9 +92,7 @@ pub(crate) struct Planning<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) policy: &'a Retention,
     pub(crate) now: Timestamp,
-    /// The first job whose curve is examined,
-    pub(crate) curves_from: JobId,
-    /// and the first whose checkpoints are.
+    /// The first job whose checkpoints are examined.
     pub(crate) checkpoints_from: JobId,
 }
 
@@ -184,11 +178,9 @@ impl Planning<'_> {
             marks: Vec::new(),
             bare: Vec::new(),
             last_folder: None,
-            curves: Vec::new(),
             checkpoints: Vec::new(),
             checkpoints_from: self.checkpoints_from,
             jobs: Vec::new(),
-            curves_from: self.curves_from,
             beyond_max: None,
         };
         let failed = |source| Error::Folder { path: self.folder.join(JOBS).display().to_string(), source };
@@ -201,7 +193,6 @@ impl Planning<'_> {
         for job in &plan.bare {
             with_files.remove(job);
         }
-        self.plan_curves(&mut plan)?;
         self.plan_checkpoints(&mut plan)?;
         self.plan_jobs(&with_files, &mut plan)?;
         Ok(plan)
@@ -319,29 +310,6 @@ impl Planning<'_> {
             plan.logs.push(DueLogs { job, ended_at, through, rule: "logs_max", because, is_noted });
         }
         plan.beyond_max = total.checked_sub(max.0).filter(|beyond| *beyond > 0).map(Bytes);
-    }
-
-    fn plan_curves(&self, plan: &mut Plan) -> Result<(), Error> {
-        let (mut after, mut is_contiguous) = (JobId(self.curves_from.0.saturating_sub(1)), true);
-        while let Some(job) = self.reader.next_curve(after)? {
-            after = job;
-            let kept = self.kept(job)?.flatten();
-            let is_young = kept.as_ref().is_some_and(|kept| !self.is_old(kept.submitted_at, self.policy.samples));
-            if is_young {
-                // Ids are in the order of time, so all following jobs are younger.
-                break;
-            }
-            let is_settled = |kept: &Kept| kept.removed.thinned_at.is_some() || kept.pins.contains(&Pin::Samples);
-            let is_thinned = kept.as_ref().is_some_and(is_settled);
-            let ended_at = kept.and_then(|kept| kept.ended_at);
-            let is_due = ended_at.is_some_and(|at| self.is_old(at, self.policy.samples)) && !is_thinned;
-            plan.curves.extend(ended_at.filter(|_| is_due).map(|at| (job, at)));
-            is_contiguous &= is_due || is_thinned;
-            if is_contiguous {
-                plan.curves_from = JobId(job.0 + 1);
-            }
-        }
-        Ok(())
     }
 
     /// Plans the removal of records. The newest stays: its row shows which ids were given out.

@@ -9,10 +9,9 @@ use serde::Serialize;
 
 use super::checkpoints::size_of_due;
 use super::plan::{Error, Plan, Planning, name_of, open_jobs};
-use super::thinning::points_to_remove;
 use super::tree::{Walk, open_folder};
 use gangline_store::db::{Reader, journal_folder};
-use gangline_store::ports::{Queries as _, Series as _};
+use gangline_store::ports::Queries as _;
 
 /// The data that a pass would remove now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,9 +32,9 @@ pub struct Due {
     pub rule: String,
     /// The number of jobs that lose data.
     pub jobs: u64,
-    /// The number of files and folders, points of curves, checkpoints, or records.
+    /// The number of files and folders, checkpoints, or records.
     pub entries: u64,
-    /// Bytes on disk; not known for points and records.
+    /// Bytes on disk; not known for records.
     pub bytes: Option<u64>,
     /// The end of the job that ended first or, for files that belong to no job, when they lost it.
     pub oldest: Time,
@@ -53,22 +52,10 @@ pub fn preview(folder: &Path, policy: &Retention, wall: Timestamp) -> Result<Pre
     let noted = reader.retention_clock()?;
     // Between two passes the system's clock moves on; a larger advance isn't trusted yet.
     let now = noted.map_or(wall, |noted| wall.min(noted + policy.every.saturating_mul(2)));
-    let planning = Planning { reader: &reader, folder, policy, now, curves_from: JobId(0), checkpoints_from: JobId(0) };
+    let planning = Planning { reader: &reader, folder, policy, now, checkpoints_from: JobId(0) };
     let plan = planning.plan()?;
     let mut due: Vec<Due> = Vec::new();
     add_files(folder, &plan, &mut due);
-    for (job, at) in &plan.curves {
-        let mut points = 0;
-        for (attempt, _) in reader.sampled_attempts(*job)? {
-            points_to_remove(&reader, (*job, attempt), |_, count| {
-                points += count;
-                Ok(())
-            })?;
-        }
-        if points > 0 {
-            add(&mut due, "samples", *at, (1, points, None));
-        }
-    }
     for checkpoints in &plan.checkpoints {
         let (count, bytes) = size_of_due(&checkpoints.folder);
         add(&mut due, "checkpoints", checkpoints.ended_at, (1, count, Some(bytes)));

@@ -332,7 +332,6 @@ impl Actor {
             noted: &rows.noted,
             answers: &rows.answers,
             removals: &rows.removals,
-            samples: &rows.samples,
         };
         let committed = self.journal.commit(ports::Batch { records: entries, given_out, changes });
         for job in &rows.jobs {

@@ -30,12 +30,9 @@ const PASS_EVERY: Duration = Duration::from_hours(24);
 const NAMED_MAX: usize = 20;
 /// Pause between two slices.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Slice sizes for jobs, journal records, samples, packed blocks of samples, answers, and rows of bills; each takes some
-/// milliseconds to read.
+/// Slice sizes for jobs, journal records, answers, and rows of bills; each takes some milliseconds to read.
 const JOBS: u32 = 200;
 const RECORDS: u32 = 2_000;
-const SAMPLES: u32 = 4_000;
-const BLOCKS: u32 = 100;
 const ANSWERS: u32 = 1_000;
 const ACCOUNTS: u32 = 2_000;
 
@@ -56,7 +53,6 @@ struct State {
 pub(super) struct Found {
     /// Jobs with a damaged row, in the job table or in the ledger.
     jobs: Vec<JobId>,
-    samples: u64,
     /// Accounts of jobs, and notes of what nodes offer and of what is stored.
     bills: u64,
     answers: u64,
@@ -76,7 +72,6 @@ impl Found {
         let jobs = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
         let counted = [
             (jobs, "of the jobs"),
-            (self.samples, "of the samples"),
             (self.answers, "of the answers to requests with a key"),
             (self.bills, "of the rows that bills are made of"),
         ];
@@ -150,20 +145,6 @@ pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
     let mut after = Some(Sequence::ZERO);
     while let Some(at) = after {
         after = look_at_records(reader, at, &mut found);
-        rest().then_some(())?;
-    }
-    let mut after = Some([0; 4]);
-    while let Some(at) = after {
-        let slice = reader.audit_samples(at, SAMPLES);
-        after = slice.as_ref().ok().and_then(|slice| slice.next);
-        found.samples += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
-        rest().then_some(())?;
-    }
-    let mut after = Some(0);
-    while let Some(at) = after {
-        let slice = reader.audit_blocks(at, BLOCKS);
-        after = slice.as_ref().ok().and_then(|slice| slice.next);
-        found.samples += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
         rest().then_some(())?;
     }
     let mut after = Some(0);
@@ -270,8 +251,8 @@ mod tests {
         let check = |found: &Found, expected: Option<&str>| assert_eq!(found.summary().as_deref(), expected);
         check(&Found::default(), None);
         let jobs: Vec<JobId> = (1..=5).map(JobId).collect();
-        let rows = "damaged on disk: 5 of the jobs, 2 of the samples; run gangline rebuild";
-        check(&Found { jobs, samples: 2, ..Found::default() }, Some(rows));
+        let rows = "damaged on disk: 5 of the jobs, 2 of the answers to requests with a key; run gangline rebuild";
+        check(&Found { jobs, answers: 2, ..Found::default() }, Some(rows));
         let journal = Some("journal is corrupt at record 7".to_owned());
         let told = "journal is corrupt at record 7: restore a backup, or keep this one until there is a newer";
         check(&Found { journal, answers: 1, ..Found::default() }, Some(told));

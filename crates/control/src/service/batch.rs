@@ -13,7 +13,7 @@ use super::Error;
 use crate::delivery::Delivery;
 use gangline_store::codec::{ClosedAttempt, Noted, encode_entry, encode_event};
 use gangline_store::db;
-use gangline_store::model::{KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
+use gangline_store::model::{KeptAnswer, Removal, Repair, RequestKey, SweepRecord};
 
 /// The most requests in one group commit.
 pub(super) const REQUESTS_PER_BATCH_MAX: usize = 512;
@@ -83,7 +83,6 @@ pub(super) struct Rows {
     pub(super) jobs: BTreeSet<JobId>,
     /// Sweeps submitted since the last commit.
     pub(super) sweeps: Vec<Arc<SweepRecord>>,
-    pub(super) samples: Vec<SampleRow>,
     pub(super) ledger: Vec<(String, LedgerEntry)>,
     /// Notes for bills.
     pub(super) noted: Vec<(Timestamp, Noted)>,
@@ -102,7 +101,6 @@ impl Rows {
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
             && self.sweeps.is_empty()
-            && self.samples.is_empty()
             && self.ledger.is_empty()
             && self.noted.is_empty()
             && self.answers.is_empty()
@@ -110,12 +108,8 @@ impl Rows {
             && self.removals.is_empty()
     }
 
-    /// Adds samples of one share, in order.
-    pub(super) fn add_samples(&mut self, samples: Vec<SampleRow>) {
-        if let Some(first) = samples.first() {
-            let share = (JobId(first.job), first.attempt, first.node_rank);
-            self.unsaved.entry(share).or_insert(first.number);
-        }
-        self.samples.extend(samples);
+    /// Notes that the record of a share's samples from this number on isn't durable yet.
+    pub(super) fn hold_back(&mut self, share: (JobId, u32, usize), first: u64) {
+        self.unsaved.entry(share).or_insert(first);
     }
 }

@@ -31,7 +31,6 @@ mod looks;
 mod nodes;
 mod notify;
 mod once;
-mod packing;
 mod queries;
 mod queues;
 mod reports;

@@ -124,12 +124,14 @@ impl Actor {
         let (Some((node, index)), Some(name)) = (place, name) else { return said.stale() };
         let findings = self.new_findings((job, index), &report);
         let cache = report.cache.take();
-        let Some(samples) = self.records.get_mut(&job).and_then(|record| record.take_report(index, reported(report)))
+        let Some(new) = self.records.get_mut(&job).and_then(|record| record.take_report(index, reported(report)))
         else {
             return said.stale();
         };
-        self.report_metrics(now, (job, attempt), &samples, batch);
-        self.rows.add_samples(samples);
+        if !new.samples.is_empty() {
+            self.report_metrics(now, (job, attempt), &new.samples, batch);
+            self.rows.hold_back((job, attempt.0, index), new.first);
+        }
         self.rows.jobs.insert(job);
         let within = self.contacts.hear(job, name, now, &self.options.timing);
         if let Some(checkpoint) = said.checkpoint {

@@ -27,11 +27,11 @@ use super::handle::Request;
 use crate::folders::share_folder;
 use crate::retention::{
     CautiousClock, DueLogs, DueLost, Plan, Planning, Removed, UNKNOWN_SINCE, Walk, name_of, open_folder, open_jobs,
-    points_to_remove, read_job_folder,
+    read_job_folder,
 };
 use gangline_store::db::{self, Reader};
 use gangline_store::model::Removal;
-use gangline_store::ports::{Queries as _, Series as _};
+use gangline_store::ports::Queries as _;
 
 /// Time from the start to the first pass; a start is busy enough.
 const FIRST_AFTER: Duration = Duration::from_mins(1);
@@ -39,8 +39,6 @@ const FIRST_AFTER: Duration = Duration::from_mins(1);
 const FILES_PER_BURST: u32 = 50;
 /// Pause after a burst; the two limits allow 500 files a second at most.
 const BURST_PAUSE: Duration = Duration::from_millis(100);
-/// Time between two searches for unpacked curves of ended jobs.
-const PACK_EVERY: Duration = Duration::from_mins(1);
 /// Removals sent to the control thread in one request.
 const REMOVALS_PER_SLICE: usize = 100;
 /// Pause after each such request.
@@ -83,8 +81,6 @@ pub(super) struct Outcome {
     pub(super) files: Removed,
     /// Number of jobs that lost files.
     pub(super) jobs_with_files: u64,
-    pub(super) points: u64,
-    pub(super) curves: u64,
     pub(super) records: u64,
     pub(super) checkpoints: u64,
     /// The first thing that couldn't be removed, and why.
@@ -97,8 +93,6 @@ pub(super) struct Sweeper {
     pub(super) policy: Retention,
     pub(super) launcher: Arc<dyn Launcher>,
     pub(super) reader: Reader,
-    /// The first job whose curve may still be due for removal.
-    pub(super) curves_from: JobId,
     /// The first job whose checkpoints may still be due for removal.
     pub(super) checkpoints_from: JobId,
     /// The last pass's failure, already logged.
@@ -152,16 +146,9 @@ pub(super) fn run(
     let mut clock = CautiousClock::new(first_time(noted, last_seen, wall()), watch.elapsed());
     let mut is_lag_told = false;
     let every = sweeper.policy.every;
-    let mut due = watch.elapsed() + FIRST_AFTER.min(every);
-    while service.rest(PACK_EVERY.min(every)).is_ok() {
-        let packed = sweeper.pack(&mut service);
-        if sweeper.tell_end(packed).is_err() {
-            return;
-        }
-        if watch.elapsed() < due {
-            continue;
-        }
-        due = watch.elapsed() + every;
+    let mut pause = FIRST_AFTER.min(every);
+    while service.rest(pause).is_ok() {
+        pause = every;
         let (shown, wall) = (wall(), watch.elapsed());
         let now = clock.at(shown, wall);
         let lag = shown.since(now);
@@ -202,14 +189,10 @@ impl Sweeper {
         service: &mut dyn Surroundings,
         outcome: &mut Outcome,
     ) -> Result<(), Ended> {
-        let Sweeper { reader, folder, policy, curves_from, checkpoints_from, .. } = &*self;
-        let (curves_from, checkpoints_from) = (*curves_from, *checkpoints_from);
-        let plan = Planning { reader, folder, policy, now, curves_from, checkpoints_from }.plan()?;
+        let Sweeper { reader, folder, policy, checkpoints_from, .. } = &*self;
+        let checkpoints_from = *checkpoints_from;
+        let plan = Planning { reader, folder, policy, now, checkpoints_from }.plan()?;
         self.remove_files(now, &plan, service, outcome)?;
-        for (job, _) in &plan.curves {
-            self.thin(*job, service, outcome)?;
-        }
-        self.curves_from = plan.curves_from;
         if self.remove_checkpoints(&plan.checkpoints, service, outcome)? {
             self.checkpoints_from = plan.checkpoints_from;
         }
@@ -345,47 +328,13 @@ impl Sweeper {
         Ok(kept.is_some_and(|kept| kept.ended_at.is_some()))
     }
 
-    /// Removes the points of a job's curve that the policy doesn't keep.
-    fn thin(&self, job: JobId, service: &mut dyn Surroundings, outcome: &mut Outcome) -> Result<(), Ended> {
-        let mut points = 0;
-        for (attempt, has_others) in self.reader.sampled_attempts(job)? {
-            let mut has_others = has_others;
-            while has_others && self.has_ended(job)? {
-                service.remove(vec![Removal::OtherNodes { job, attempt }])?;
-                let attempts = self.reader.sampled_attempts(job)?;
-                has_others = attempts.iter().any(|(number, others)| *number == attempt && *others);
-            }
-            let mut slices = Vec::new();
-            points_to_remove(&self.reader, (job, attempt), |numbers, count| {
-                slices.push(numbers);
-                points += count;
-                Ok(())
-            })?;
-            for numbers in slices {
-                service.remove(vec![Removal::Samples { job, attempt, numbers }])?;
-            }
-        }
-        if points > 0 {
-            service.remove(vec![Removal::Thinned { job }])?;
-            (outcome.points, outcome.curves) = (outcome.points + points, outcome.curves + 1);
-        }
-        Ok(())
-    }
-
-    /// Removes the records of a range of jobs, and the rest of their curves.
+    /// Removes the records of a range of jobs.
     fn remove_records(
         &self,
         jobs: std::ops::Range<JobId>,
         service: &mut dyn Surroundings,
         outcome: &mut Outcome,
     ) -> Result<(), Ended> {
-        let mut after = JobId(jobs.start.0.saturating_sub(1));
-        while let Some(job) = self.reader.next_curve(after)?.filter(|job| *job < jobs.end) {
-            service.remove(vec![Removal::Curve { job }])?;
-            let left = self.reader.sampled_attempts(job)?;
-            // Without a record nothing of a job is removed.
-            after = if left.is_empty() || !self.has_ended(job)? { job } else { after };
-        }
         outcome.records += jobs.end.0 - jobs.start.0;
         service.remove(vec![Removal::Jobs { jobs }])
     }
@@ -406,10 +355,10 @@ impl Sweeper {
 
     /// Logs one line for a pass, and one for a failure if that is new.
     fn tell(&mut self, outcome: &Outcome) {
-        let Outcome { files, jobs_with_files, points, curves, records, checkpoints, failure } = outcome;
-        if files.entries + points + records + checkpoints > 0 {
+        let Outcome { files, jobs_with_files, records, checkpoints, failure } = outcome;
+        if files.entries + records + checkpoints > 0 {
             let (files, bytes) = (files.entries, Bytes(files.bytes));
-            info!(files, %bytes, jobs = jobs_with_files, points, curves, records, checkpoints, "removed what was old");
+            info!(files, %bytes, jobs = jobs_with_files, records, checkpoints, "removed what was old");
         } else {
             debug!("nothing was old");
         }

@@ -192,7 +192,6 @@ fn sweep(actor: &Actor, requests: &SyncSender<Request>) -> std::io::Result<Sende
         policy: *retention,
         launcher: Arc::clone(launcher),
         reader: actor.journal.reader(),
-        curves_from: JobId(0),
         checkpoints_from: JobId(0),
         told: None,
         told_end: None,
@@ -216,7 +215,7 @@ fn meter(actor: &Actor, requests: &SyncSender<Request>) -> std::io::Result<Sende
 fn repairs(engine: &Engine, last: Sequence) -> Vec<Repair> {
     let live = engine.jobs().map(|job| {
         let is_allocated = u32::from(job.attempt().is_some());
-        Repair::Rewind { job: job.id, placed: job.attempts, closed: job.attempts - is_allocated }
+        Repair::Rewind { job: job.id, closed: job.attempts - is_allocated }
     });
     live.chain([Repair::Forget { from: engine.next_job_id() }, Repair::ForgetAnswers { after: last }]).collect()
 }

@@ -11,7 +11,7 @@ use super::Error;
 use super::actor::Actor;
 use super::batch::Batch;
 use crate::views;
-use gangline_store::model::{SampleRow, SweepRecord};
+use gangline_store::model::{SampleRecord, SweepRecord};
 
 impl Actor {
     /// Submits all jobs of a sweep, or none.
@@ -79,14 +79,14 @@ impl Actor {
         &mut self,
         now: Timestamp,
         (job, attempt): (JobId, AttemptNumber),
-        samples: &[SampleRow],
+        samples: &[SampleRecord],
         batch: &mut Batch,
     ) {
         let next_rung = |actor: &Actor| actor.engine.job(job).and_then(|job| actor.engine.next_rung(job));
         let mut due = next_rung(self);
-        for row in samples.iter().filter(|row| row.node_rank == 0) {
-            let step = Step(row.point.step);
-            let Some(value) = row.point.metric.filter(|_| due.is_some_and(|due| step >= due)) else { continue };
+        for sample in samples {
+            let step = Step(sample.step);
+            let Some(value) = sample.metric.filter(|_| due.is_some_and(|due| step >= due)) else { continue };
             if let Some(record) = self.records.get_mut(&job) {
                 record.note_metric(step, value);
             }

@@ -11,7 +11,7 @@ mod sweep;
 
 use std::path::PathBuf;
 
-use gangline_api::{Explanation, Job, Point, Series, Sweep, Time};
+use gangline_api::{Explanation, Job, Sweep};
 use gangline_base::{JobId, SweepId};
 
 pub use cost::By;
@@ -24,9 +24,9 @@ pub(crate) use parts::state;
 pub(crate) use sweep::sweep_to_api;
 
 use gangline_store::db::{self, Reader};
-use gangline_store::model::{self, JobRecord, Listing};
 pub use gangline_store::model::{JOBS_PER_PAGE_MAX, KeptAnswer, Refused, RequestKey, Standing, StateRecord, Wanted};
-use gangline_store::ports::{JobCurve, Queries as _, Series as _};
+use gangline_store::model::{JobRecord, Listing};
+use gangline_store::ports::Queries as _;
 
 /// Answers questions about jobs from the read models, so it shows only durable state. Cheap to clone. Queries
 /// block, so run them where blocking is allowed; they fail with the reader's errors ([`Reader::read`]).
@@ -113,15 +113,6 @@ impl Views {
         }))
     }
 
-    /// Returns a job's training curve with at most `points_max` points, if there is a record of the job.
-    pub fn series(&self, id: JobId, points_max: u32) -> Result<Option<Series>, db::Error> {
-        let found = self.reader.curve(id, points_max)?;
-        Ok(found.map(|JobCurve { points, thinned_at, damaged }| {
-            let points = points.into_iter().map(point).collect();
-            Series { job: id.to_string(), points, thinned_at: thinned_at.map(Time), damaged }
-        }))
-    }
-
     /// Returns a sweep, if there are records of its jobs.
     pub fn sweep(&self, id: SweepId) -> Result<Option<SweepView>, db::Error> {
         let found = self.reader.sweep_jobs(id)?;
@@ -146,8 +137,4 @@ impl Views {
     pub fn answer(&self, key: &RequestKey) -> Result<Option<KeptAnswer>, db::Error> {
         self.reader.answer(key)
     }
-}
-
-fn point(model::SeriesPoint { attempt, at, step, loss, tokens }: model::SeriesPoint) -> Point {
-    Point { attempt, at: Time(at), step, loss, tokens }
 }

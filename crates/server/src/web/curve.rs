@@ -1,18 +1,19 @@
 //! A loss curve as SVG.
 
-use gangline_api::{Point, Series};
 use maud::{Markup, html};
+
+use crate::loss::LossCurve;
 
 const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 110.0;
 const MARGIN: f64 = 6.0;
 
 /// Draws a job's loss over its steps, one line for each attempt; draws nothing with fewer than two points.
-pub(super) fn loss(series: &Series) -> Markup {
-    let points: Vec<(&Point, f64)> = series.points.iter().filter_map(|point| Some((point, point.loss?))).collect();
+pub(super) fn loss(curves: &[LossCurve]) -> Markup {
+    let points: Vec<(u64, f64)> = curves.iter().flat_map(|curve| &curve.points).copied().collect();
     let losses = || points.iter().map(|(_, loss)| *loss);
     let (low, high) = (losses().fold(f64::INFINITY, f64::min), losses().fold(f64::NEG_INFINITY, f64::max));
-    let steps = || points.iter().map(|(point, _)| point.step);
+    let steps = || points.iter().map(|(step, _)| *step);
     let (Some(first), Some(last)) = (steps().min(), steps().max()) else { return html! {} };
     if points.len() < 2 {
         return html! {};
@@ -22,21 +23,18 @@ pub(super) fn loss(series: &Series) -> Markup {
         let y = MARGIN + (1.0 - fraction(loss - low, high - low)) * (HEIGHT - 2.0 * MARGIN);
         format!("{x:.1},{y:.1}")
     };
-    let mut attempts: Vec<u32> = points.iter().map(|(point, _)| point.attempt).collect();
-    attempts.dedup();
     let label =
         format!("loss from {:.3} at step {first} to {:.3} at step {last}", points[0].1, points[points.len() - 1].1);
     html! {
         figure {
             svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(label) {
                 title { (label) }
-                @for attempt in attempts {
-                    @let line: Vec<String> = points.iter().filter(|(point, _)| point.attempt == attempt)
-                        .map(|(point, loss)| place(point.step, *loss)).collect();
-                    polyline class={ "attempt" (attempt % 4) } points=(line.join(" ")) {}
+                @for curve in curves {
+                    @let line: Vec<String> = curve.points.iter().map(|(step, loss)| place(*step, *loss)).collect();
+                    polyline class={ "attempt" (curve.attempt % 4) } points=(line.join(" ")) {}
                 }
             }
-            figcaption class="muted" { "loss between " (format!("{low:.2}")) " and " (format!("{high:.2}")) ", steps " (first) " to " (last) ", a colour an attempt" @if series.thinned_at.is_some() { "; old, so only what stands out is kept" } }
+            figcaption class="muted" { "loss between " (format!("{low:.2}")) " and " (format!("{high:.2}")) ", steps " (first) " to " (last) ", a colour an attempt" }
         }
     }
 }
@@ -51,25 +49,15 @@ fn fraction(part: f64, whole: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use gangline_base::Timestamp;
-
     use super::*;
-    use gangline_api::Time;
 
-    fn series(points: &[(u32, u64, Option<f64>)]) -> Series {
-        let point = |(attempt, step, loss): &(u32, u64, Option<f64>)| Point {
-            attempt: *attempt,
-            at: Time(Timestamp::EPOCH),
-            step: *step,
-            loss: *loss,
-            tokens: 0,
-        };
-        Series { job: "job-1".to_owned(), points: points.iter().map(point).collect(), thinned_at: None, damaged: 0 }
+    fn curve(attempt: u32, points: &[(u64, f64)]) -> LossCurve {
+        LossCurve { attempt, points: points.to_vec() }
     }
 
     #[test]
     fn each_attempt_has_its_own_line() {
-        let drawn = loss(&series(&[(1, 0, Some(5.0)), (1, 10, Some(4.0)), (2, 5, Some(4.5)), (2, 20, Some(1.0))]));
+        let drawn = loss(&[curve(1, &[(0, 5.0), (10, 4.0)]), curve(2, &[(5, 4.5), (20, 1.0)])]);
         let svg = drawn.into_string();
         assert_eq!(svg.matches("<polyline").count(), 2, "{svg}");
         assert!(svg.contains("6.0,6.0"), "the highest loss is at the top left: {svg}");
@@ -78,7 +66,7 @@ mod tests {
 
     #[test]
     fn nothing_is_drawn_without_two_losses() {
-        assert_eq!(loss(&series(&[])).into_string(), "");
-        assert_eq!(loss(&series(&[(1, 1, Some(2.0)), (1, 2, None)])).into_string(), "");
+        assert_eq!(loss(&[]).into_string(), "");
+        assert_eq!(loss(&[curve(1, &[(1, 2.0)])]).into_string(), "");
     }
 }

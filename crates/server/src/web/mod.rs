@@ -6,13 +6,16 @@ mod style;
 
 use std::time::Duration;
 
-use gangline_api::{Health, Job, JobState, LastValue, Node, Queue, Series, Usage};
+use gangline_api::{Health, Job, JobState, LastValue, Node, Queue, Usage};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::loss::LossCurve;
 
 /// The data shown on the page.
 pub(crate) struct PageData {
     pub(crate) jobs: Vec<Job>,
-    pub(crate) curves: Vec<Series>,
+    /// Jobs with their loss curves.
+    pub(crate) curves: Vec<(String, Vec<LossCurve>)>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) health: Health,
@@ -160,13 +163,13 @@ fn jobs(data: &PageData) -> Markup {
             p class="muted" { "No job yet. Try one of the examples: " code { "gangline submit examples/jobs/hello.yaml" } }
         }
         @for job in &data.jobs {
-            @let curve = data.curves.iter().find(|series| series.job == job.id);
-            (job_card(job, curve))
+            @let curves = data.curves.iter().find(|(id, _)| *id == job.id);
+            (job_card(job, curves.map_or(&[], |(_, curves)| curves)))
         }
     }
 }
 
-fn job_card(job: &Job, curve: Option<&Series>) -> Markup {
+fn job_card(job: &Job, curves: &[LossCurve]) -> Markup {
     html! {
         article id=(job.id) {
             div class="head" {
@@ -198,7 +201,7 @@ fn job_card(job: &Job, curve: Option<&Series>) -> Markup {
                         dt { "Since then (estimated)" } dd { (spent(accrued)) }
                     }
                 }
-                @if let Some(series) = curve { (curve::loss(series)) }
+                (curve::loss(curves))
             }
             @if let Some(total) = job.progress.total_steps.filter(|total| *total > 0) {
                 progress max=(total) value=(job.progress.step.unwrap_or(0)) aria-label="steps" {}

@@ -167,45 +167,6 @@ fn a_drained_node_takes_nothing_until_it_is_taken_back() {
     assert_eq!(plane.get("/nodes").json()["nodes"][0]["slots"][0]["job"], id);
 }
 
-/// Proves A-10 for curves: however long the training, a curve has the points that were asked for, its ends among them.
-#[test]
-fn a_long_curve_is_thinned_out_and_keeps_its_ends() {
-    let plane = Plane::start();
-    let id = plane.submit("a", 1);
-    let spec = plane.launched();
-    let samples: Vec<_> = (1..=2_345).map(sample).collect();
-    plane.store(&spec, &samples);
-    let steps = |points: u32| -> Vec<u64> {
-        let series = plane.get(&format!("/jobs/{id}/series?points={points}")).json();
-        let series: api::Series = serde_json::from_value(series).expect("a curve");
-        series.points.iter().map(|point| point.step).collect()
-    };
-    for points in [2, 3, 7, 100, 2_344, 2_345, 5_000] {
-        let steps = steps(points);
-        assert_eq!((steps.first(), steps.last()), (Some(&1), Some(&2_345)), "{points} points");
-        assert_eq!(steps.len(), usize::try_from(points.min(2_345)).expect("few"));
-        assert!(steps.is_sorted_by(|a, b| a < b));
-    }
-    let gaps: Vec<u64> = steps(100).windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(gaps.iter().all(|gap| (23..=24).contains(gap)), "{gaps:?}");
-}
-
-#[test]
-fn points_with_a_loss_are_preferred() {
-    let plane = Plane::start();
-    let id = plane.submit("a", 1);
-    let spec = plane.launched();
-    let mut samples: Vec<_> = (1..=1_000).map(sample).collect();
-    for (index, sample) in samples.iter_mut().enumerate() {
-        sample.loss = sample.loss.filter(|_| index % 10 == 9);
-    }
-    plane.store(&spec, &samples);
-    let series: api::Series =
-        serde_json::from_value(plane.get(&format!("/jobs/{id}/series?points=50")).json()).expect("a curve");
-    assert_eq!(series.points.len(), 50);
-    assert!(series.points.iter().all(|point| point.loss.is_some()));
-}
-
 /// Where a page of the database isn't one any more, the list has all jobs but those on it, and tells which these are.
 #[test]
 fn a_malformed_page_hides_only_its_own_jobs_from_the_list() {

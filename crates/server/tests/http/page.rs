@@ -81,3 +81,16 @@ fn what_users_write_is_shown_as_text() {
     assert!(!page.contains("<script"), "{page}");
     assert_eq!(taken.status == 200, page.contains("&lt;script&gt;"), "{taken:?}");
 }
+
+#[test]
+fn a_loss_that_only_the_last_stage_reports_is_drawn_without_what_is_no_number() {
+    let plane = Plane::start();
+    plane.submit("pipeline", 1);
+    let spec = plane.launched();
+    plane.store(&spec, &[sample(1)]);
+    assert_eq!(post(&plane, &spec.token, &spec, &report(&spec, 1, 0, 8)).status, 200);
+    let page = page(&plane);
+    assert!(page.contains("loss from 0.000 at step 0 to 7.000 at step 7") && !page.contains("NaN"), "{page}");
+    let line = page.split_once("<polyline").expect("a line").1.split_once('>').expect("its end").0;
+    assert_eq!(line.matches(',').count(), 7, "eight steps, of which one has no finite loss: {line}");
+}

@@ -26,8 +26,6 @@ pub struct Retention {
     pub older_attempts: Option<Duration>,
     /// The limit of all jobs' files together; files of the job that ended first are removed first.
     pub logs_max: Option<Bytes>,
-    /// Points of curves beyond a few hundred per attempt.
-    pub samples: Option<Duration>,
     /// Checkpoints, except the newest good one of a job.
     pub checkpoints: Option<Duration>,
     /// Records of jobs, which the API shows.
@@ -72,7 +70,6 @@ impl Retention {
         attempts: 5,
         older_attempts: Some(days(14)),
         logs_max: None,
-        samples: Some(days(30)),
         // Only users know when a checkpoint isn't needed any more.
         checkpoints: None,
         jobs: Some(days(400)),
@@ -94,7 +91,6 @@ pub(super) struct RetentionV1 {
     attempts: Option<u32>,
     older_attempts: Option<String>,
     logs_max: Option<String>,
-    samples: Option<String>,
     checkpoints: Option<String>,
     jobs: Option<String>,
     lost: Option<String>,
@@ -124,7 +120,6 @@ impl RetentionV1 {
             attempts: self.attempts.unwrap_or(default.attempts),
             older_attempts: age("older_attempts", self.older_attempts, default.older_attempts)?,
             logs_max: self.logs_max.map_or(Ok(default.logs_max), |text| size("logs_max", &text))?,
-            samples: age("samples", self.samples, default.samples)?,
             checkpoints: age("checkpoints", self.checkpoints, default.checkpoints)?,
             jobs: age("jobs", self.jobs, default.jobs)?,
             lost: age("lost", self.lost, default.lost)?,
@@ -155,7 +150,7 @@ impl Retention {
             );
         }
         let Some(jobs) = self.jobs else { return Ok(()) };
-        for (key, kept) in [("logs", self.logs), ("failed_logs", self.failed_logs), ("samples", self.samples)] {
+        for (key, kept) in [("logs", self.logs), ("failed_logs", self.failed_logs)] {
             if kept.is_none_or(|kept| kept > jobs) {
                 return Err(format!("{key} are kept for longer than jobs, and nobody could find them then"));
             }
@@ -194,12 +189,12 @@ mod tests {
     #[test]
     fn what_is_kept_has_defaults_and_each_can_be_said_or_kept_for_ever() {
         assert_eq!(read(""), Ok(Retention::DEFAULT));
-        let own = "[retention]\nlogs='120d'\nattempts=2\nolder_attempts='1d'\nlogs_max='2TiB'\nsamples='never'\njobs='never'\n\
+        let own = "[retention]\nlogs='120d'\nattempts=2\nolder_attempts='1d'\nlogs_max='2TiB'\njobs='never'\n\
                    checkpoints='90d'\nlost='1h'\nevery='10m'";
         let own = read(own).expect("sound");
         assert_eq!((own.logs, own.failed_logs), (Some(days(120)), Some(days(120))), "failed ones no shorter");
         assert_eq!((own.attempts, own.older_attempts), (2, Some(days(1))));
-        assert_eq!((own.logs_max, own.samples, own.jobs), (Some(Bytes(2 << 40)), None, None));
+        assert_eq!((own.logs_max, own.jobs), (Some(Bytes(2 << 40)), None));
         assert_eq!((own.checkpoints, Retention::DEFAULT.checkpoints), (Some(days(90)), None), "only where it is said");
         assert_eq!((own.lost, own.every), (Some(Duration::from_hours(1)), Duration::from_mins(10)));
         let none = read("[retention]\nlogs='never'\njobs='never'\nlogs_max='never'").expect("sound");
@@ -227,7 +222,6 @@ mod tests {
         check("every = '8d'", "every has to be from 1s to 7d");
         check("every = 'never'", "every has to be from 1s to 7d");
         check("jobs = '60d'", "failed_logs are kept for longer than jobs");
-        check("jobs = '100d'\nsamples = 'never'", "samples are kept for longer than jobs");
         check("logs = 'never'", "logs are kept for longer than jobs");
         check("checkpoints = '30'", "checkpoints has no unit in \"30\"");
         check("checkpoints = '401d'", "checkpoints are kept for longer than jobs");
@@ -235,6 +229,8 @@ mod tests {
         check("metrics_hours = '1d'", "no longer than metrics_hours");
         check("metrics_minutes = 'never'", "no longer than metrics_hours");
         check("metrics_max = 'much'", "metrics_max");
+        let gone = read("[retention]\nsamples = '30d'").expect_err("curves are metrics now");
+        assert!(gone.contains("samples") && gone.contains("metrics"), "{gone}");
         let unknown = read("[retention]\ndatasets = '30d'").expect_err("a refusal");
         assert!(unknown.contains("datasets"), "{unknown}");
     }

@@ -40,7 +40,7 @@ const LEVELS: [(&str, &[&str]); 15] = [
     ("workdir", &["snapshot", "git", "ref"]),
     ("checkpoint", &["path", "grace", "share"]),
     ("recovery", &["max_faults", "no_progress_limit", "hang_timeout", "evict_stragglers"]),
-    ("retention", &["logs", "samples", "record", "checkpoints"]),
+    ("retention", &["logs", "record", "checkpoints"]),
     ("notify", &["webhook", "email", "on"]),
     ("budget", &["usd"]),
     ("plan", &["tokens_per_second_per_accelerator", "mfu"]),

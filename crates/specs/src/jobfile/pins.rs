@@ -10,8 +10,7 @@ use super::problem::Problems;
 use super::values;
 
 /// The data that each key keeps.
-const PINS: [(&str, Pin); 4] =
-    [("logs", Pin::Logs), ("samples", Pin::Samples), ("record", Pin::Record), ("checkpoints", Pin::Checkpoints)];
+const PINS: [(&str, Pin); 3] = [("logs", Pin::Logs), ("record", Pin::Record), ("checkpoints", Pin::Checkpoints)];
 /// The data stays.
 const KEEP: &str = "keep";
 /// The configuration decides, as without the key.

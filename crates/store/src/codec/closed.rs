@@ -89,6 +89,12 @@ pub struct ClosedProgress {
     pub losses: (Option<f64>, Option<f64>),
     /// Tokens of the attempt.
     pub tokens: u64,
+    /// The first step that was ever reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_step: Option<u64>,
+    /// Tokens of a step over all ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_step: Option<f64>,
     /// Over all attempts: the number of checkpoints, their bytes, and the step of the last.
     pub checkpoints: (u32, u64, Option<u64>),
     /// For a job with a budget: the money spent, and the time up to which it was counted.
@@ -176,6 +182,8 @@ mod tests {
                 high_water_step: 11,
                 losses: (Some(10.5), Some(0.1)),
                 tokens: 4_096,
+                first_step: None,
+                tokens_per_step: None,
                 checkpoints: (4, 4 << 30, Some(5)),
                 spent: Some((Money::from_nano_dollars(12), Timestamp::from_unix_nanos(5))),
             },
@@ -198,7 +206,8 @@ mod tests {
         let nothing = ClosedAttempt { shares: vec![ClosedShare::default()], fault: None, ..attempt(1) };
         assert_eq!(read(&nothing.encode()[0]), nothing);
         let allocated = AllocationRecord { from: Some(Timestamp::from_unix_nanos(7)), to: None };
-        let allocated = ClosedAttempt { allocation: Some(allocated), ..attempt(1) };
+        let mut allocated = ClosedAttempt { allocation: Some(allocated), ..attempt(1) };
+        (allocated.progress.first_step, allocated.progress.tokens_per_step) = (Some(1), Some(65_536.5));
         assert_eq!(read(&allocated.encode()[0]), allocated);
     }
 

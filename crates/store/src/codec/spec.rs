@@ -187,7 +187,7 @@ enum LaunchV1 {
 pub enum PinV1 {
     /// Logs of ranks.
     Logs,
-    /// Points of training curves.
+    /// Points of training curves, which the journal's file once had.
     Samples,
     /// The record of the job.
     Record,
@@ -199,20 +199,20 @@ impl From<Pin> for PinV1 {
     fn from(pin: Pin) -> PinV1 {
         match pin {
             Pin::Logs => PinV1::Logs,
-            Pin::Samples => PinV1::Samples,
             Pin::Record => PinV1::Record,
             Pin::Checkpoints => PinV1::Checkpoints,
         }
     }
 }
 
-impl From<PinV1> for Pin {
-    fn from(pin: PinV1) -> Pin {
-        match pin {
-            PinV1::Logs => Pin::Logs,
-            PinV1::Samples => Pin::Samples,
-            PinV1::Record => Pin::Record,
-            PinV1::Checkpoints => Pin::Checkpoints,
+impl PinV1 {
+    /// Returns what stays, if a release can still keep it.
+    pub(crate) fn pin(self) -> Option<Pin> {
+        match self {
+            PinV1::Logs => Some(Pin::Logs),
+            PinV1::Samples => None,
+            PinV1::Record => Some(Pin::Record),
+            PinV1::Checkpoints => Some(Pin::Checkpoints),
         }
     }
 }
@@ -338,7 +338,7 @@ impl TryFrom<SpecV1> for JobSpec {
             spares: spec.spares,
             datasets: spec.datasets,
             planned: spec.planned.map(PlannedRate::from),
-            pins: spec.pins.into_iter().map(Pin::from).collect(),
+            pins: spec.pins.into_iter().filter_map(PinV1::pin).collect(),
             after: spec.after.into_iter().map(Into::into).collect(),
             notify: spec.notify.map(Notify::try_from).transpose()?.unwrap_or_default(),
             origin: spec.origin,

@@ -18,7 +18,7 @@ use super::{Error, Reader, Sequence, schema};
 /// Name under which the old database is kept.
 const BEFORE: &str = "journal.sqlite.before-rebuild";
 /// Tables that aren't copied: the caller writes them.
-const WRITTEN: [&str; 6] = ["jobs", "sweeps", "ledger", "samples", "curves", "answers"];
+const WRITTEN: [&str; 4] = ["jobs", "sweeps", "ledger", "answers"];
 /// Tables that are copied as far as they can be read: nothing depends on the missing rows, or the caller writes them again.
 const DISPENSABLE: [&str; 5] = ["dropped", "snapshots", "accounts", "capacity", "storage"];
 /// The most ranges tried before the rest is given up.

@@ -20,6 +20,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0010_unreported.sql"),
     include_str!("migrations/0011_accounts.sql"),
     include_str!("migrations/0012_storage.sql"),
+    include_str!("migrations/0013_no_curves.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";

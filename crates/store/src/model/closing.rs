@@ -34,7 +34,8 @@ impl JobRecord {
     /// Returns the result of the attempt that a decision is about to end.
     pub fn closing(&self, decision: &Decision) -> Option<ClosedAttempt> {
         let attempt = self.ending(decision)?;
-        let ProgressRecord { step, total_steps, first_loss, loss, tokens, .. } = self.progress;
+        let ProgressRecord { step, total_steps, first_loss, loss, tokens, first_step, tokens_per_step, .. } =
+            self.progress;
         let CheckpointsRecord { count, bytes, last_step } = self.checkpoints;
         Some(ClosedAttempt {
             job: self.id,
@@ -48,6 +49,8 @@ impl JobRecord {
                 high_water_step: self.high_water_step,
                 losses: (first_loss, loss),
                 tokens,
+                first_step,
+                tokens_per_step,
                 checkpoints: (count, bytes, last_step),
                 spent: self.budget.as_ref().and_then(BudgetRecord::counted),
             },
@@ -66,9 +69,26 @@ impl JobRecord {
         }
         attempt.allocation = allocation;
         attempt.fault = fault.or(attempt.fault.take());
-        let ClosedProgress { steps, high_water_step, losses, tokens, checkpoints, spent } = progress;
-        let ((step, total_steps), (first_loss, loss)) = (steps, losses);
-        self.progress = ProgressRecord { step, total_steps, first_loss, loss, tokens, ..ProgressRecord::default() };
+        let ClosedProgress {
+            steps: (step, total_steps),
+            high_water_step,
+            losses: (first_loss, loss),
+            tokens,
+            first_step,
+            tokens_per_step,
+            checkpoints,
+            spent,
+        } = progress;
+        self.progress = ProgressRecord {
+            step,
+            total_steps,
+            first_loss,
+            loss,
+            tokens,
+            first_step,
+            tokens_per_step,
+            ..ProgressRecord::default()
+        };
         self.high_water_step = high_water_step;
         let (count, bytes, last_step) = checkpoints;
         self.checkpoints = CheckpointsRecord { count, bytes, last_step };

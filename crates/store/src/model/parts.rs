@@ -97,6 +97,15 @@ pub struct ProgressRecord {
     /// The step since which the current attempt's loss has been NaN or infinite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_finite_since: Option<u64>,
+    /// The first step that the gang's first node ever reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_step: Option<u64>,
+    /// Tokens of a step over all ranks, by the last attempt that made steps enough to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_step: Option<f64>,
+    /// The first reported step of the current attempt, and the tokens of its first node up to then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_from: Option<(u64, u64)>,
 }
 
 /// A job's saved checkpoints, over all its attempts.

@@ -128,13 +128,6 @@ pub struct AttemptRecord {
     pub stragglers: Vec<StragglerRecord>,
 }
 
-impl AttemptRecord {
-    /// Returns the number of samples received for the attempt's curve.
-    pub fn samples_stored(&self) -> u64 {
-        self.shares.first().map_or(0, |share| share.samples_stored)
-    }
-}
-
 /// One node's share of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShareRecord {
@@ -336,7 +329,7 @@ impl JobRecord {
         self.checkpoints_before = self.checkpoints;
         (self.progress.tokens_per_second, self.progress.steps_per_second) = (None, None);
         // The fault of the attempt has it from here on.
-        self.progress.not_finite_since = None;
+        (self.progress.not_finite_since, self.progress.attempt_from) = (None, None);
         self.note(now, text);
     }
 

@@ -2,23 +2,20 @@
 //! its own transaction that its job has ended, so no data of a live job is removed, whatever was read before.
 
 use std::collections::BTreeSet;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use gangline_base::{JobId, Pin, Timestamp};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use super::curve::{BLOCKS_PER_REMOVAL_MAX, Curve, PackedBlock, next_attempt, pack_rows, thin_blocks};
 use super::parts::StateRecord;
 use super::record::JobRecord;
 use super::store::{from_sql, read_record, to_sql, unless_damaged, write_job};
-use crate::db::damaged;
+use crate::codec::PinV1;
 
 /// The most notes on a job's removed logs; each pass may add one, with its rule.
 const NOTES_MAX: usize = 8;
-/// The most sample rows that one removal deletes, so that the control thread isn't blocked for long (A-10).
-pub const SAMPLES_PER_REMOVAL_MAX: u32 = 2_000;
 /// The key under which the retention clock's time is stored.
 const CLOCK_KEY: &str = "retention_unix_nanos";
 
@@ -28,9 +25,6 @@ pub struct RemovedRecord {
     /// In ascending order of `through`.
     #[serde(default)]
     logs: Vec<RemovedLogs>,
-    /// When the curve was thinned.
-    #[serde(default)]
-    pub thinned_at: Option<Timestamp>,
     /// When all checkpoints but the newest good one were removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints_at: Option<Timestamp>,
@@ -74,47 +68,12 @@ pub enum Removal {
         /// The rule, as a text that follows "because".
         because: String,
     },
-    /// Removes samples of an attempt's first node with a number in one of these ranges.
-    Samples {
-        /// The job.
-        job: JobId,
-        /// The attempt.
-        attempt: u32,
-        /// The ranges of numbers.
-        numbers: Vec<RangeInclusive<u64>>,
-    },
-    /// Replaces sample rows of an attempt's first node by blocks. No sample is lost.
-    Pack {
-        /// The job.
-        job: JobId,
-        /// The attempt.
-        attempt: u32,
-        /// The blocks.
-        blocks: Vec<PackedBlock>,
-    },
-    /// Removes some samples of an attempt's other nodes, which earlier releases stored.
-    OtherNodes {
-        /// The job.
-        job: JobId,
-        /// The attempt.
-        attempt: u32,
-    },
-    /// Notes that a job's curve isn't complete any more.
-    Thinned {
-        /// The job.
-        job: JobId,
-    },
     /// Notes that a job's checkpoints but the newest good one are removed. Written before the removal.
     Checkpoints {
         /// The job.
         job: JobId,
         /// The rule, as a text that follows "because".
         because: String,
-    },
-    /// Removes some of a job's samples.
-    Curve {
-        /// The job.
-        job: JobId,
     },
     /// Removes the records of one job, or of all jobs of a sweep. The ledger keeps their cost.
     Jobs {
@@ -134,41 +93,9 @@ pub(crate) fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Re
         Removal::Logs { job, through, because } => change_ended(transaction, *job, |record| {
             record.note_removed_logs(now, *through, because.clone());
         }),
-        Removal::Thinned { job } => change_ended(transaction, *job, |record| {
-            record.removed.thinned_at.get_or_insert(now);
-        }),
         Removal::Checkpoints { job, because } => change_ended(transaction, *job, |record| {
             record.note_removed_checkpoints(now, because);
         }),
-        Removal::Samples { job, attempt, numbers } => {
-            let sql =
-                "DELETE FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 AND number BETWEEN ?3 AND ?4";
-            let mut statement = transaction.prepare_cached(sql)?;
-            let is_over = is_over(transaction, *job)?;
-            for range in numbers.iter().filter(|_| is_over) {
-                statement.execute(params![to_sql(job.0), attempt, to_sql(*range.start()), to_sql(*range.end())])?;
-            }
-            let ranges: Vec<_> = numbers.iter().map(|range| (to_sql(*range.start()), to_sql(*range.end()))).collect();
-            if is_over { thin_blocks(transaction, (*job, *attempt), &ranges) } else { Ok(()) }
-        }
-        Removal::Pack { job, attempt, blocks } => {
-            if is_over(transaction, *job)? {
-                pack_rows(transaction, (*job, *attempt), blocks)
-            } else {
-                Ok(())
-            }
-        }
-        Removal::OtherNodes { job, attempt } => {
-            remove_samples(transaction, *job, "attempt = ?2 AND node_rank > 0", *attempt)
-        }
-        Removal::Curve { job } => {
-            remove_samples(transaction, *job, "attempt >= ?2", 0)?;
-            let sql = format!(
-                "DELETE FROM curves WHERE id IN (SELECT id FROM curves WHERE job = ?1 LIMIT {BLOCKS_PER_REMOVAL_MAX})"
-            );
-            let is_over = is_over(transaction, *job)?;
-            if is_over { transaction.prepare_cached(&sql)?.execute([to_sql(job.0)]).map(drop) } else { Ok(()) }
-        }
         Removal::Jobs { jobs } => remove_jobs(transaction, jobs),
         Removal::Clock { at } => {
             let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
@@ -207,17 +134,6 @@ fn change_ended(
             Ok(())
         }
     }
-}
-
-fn remove_samples(transaction: &Transaction<'_>, job: JobId, which: &str, attempt: u32) -> rusqlite::Result<()> {
-    if !is_over(transaction, job)? {
-        return Ok(());
-    }
-    let key = "job, attempt, node_rank, number";
-    let sql = format!(
-        "DELETE FROM samples WHERE ({key}) IN (SELECT {key} FROM samples WHERE job = ?1 AND {which} LIMIT {SAMPLES_PER_REMOVAL_MAX})"
-    );
-    transaction.prepare_cached(&sql)?.execute(params![to_sql(job.0), attempt]).map(drop)
 }
 
 /// Removes all of the jobs, or none if one is live or is the newest of all: the newest row shows which ids
@@ -288,7 +204,7 @@ impl From<JobRecord> for Kept {
             attempts: record.last_attempt().map_or(0, |attempt| attempt.number),
             checkpoints: record.program().checkpoint_path.map(str::to_owned),
             removed: record.removed,
-            pins: record.pins.into_iter().map(Pin::from).collect(),
+            pins: record.pins.into_iter().filter_map(PinV1::pin).collect(),
             siblings: first..JobId(first.0.saturating_add(count)),
         }
     }
@@ -307,68 +223,9 @@ pub(crate) fn next_job(transaction: &Transaction<'_>, after: JobId) -> rusqlite:
     next(transaction, "SELECT min(job) FROM jobs WHERE job > ?1", after)
 }
 
-/// Returns the next job with samples after this one.
-pub(crate) fn next_curve(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
-    let packed = next(transaction, "SELECT min(job) FROM curves WHERE job > ?1", after)?;
-    Ok(next_unpacked(transaction, after)?.into_iter().chain(packed).min())
-}
-
-/// Returns the next job after this one with samples that aren't packed.
-pub(crate) fn next_unpacked(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
-    next(transaction, "SELECT min(job) FROM samples WHERE job > ?1", after)
-}
-
 fn next(transaction: &Transaction<'_>, sql: &str, after: JobId) -> rusqlite::Result<Option<JobId>> {
     let found: Option<i64> = transaction.prepare_cached(sql)?.query_row([to_sql(after.0)], |row| row.get(0))?;
     Ok(found.map(|job| JobId(from_sql(job))))
-}
-
-/// A sample's number and loss.
-pub type Loss = (u64, Option<f64>);
-
-/// Returns the samples of an attempt's first node after number `after`, up to a limit.
-pub(crate) fn read_losses(
-    transaction: &Transaction<'_>,
-    (job, attempt): (JobId, u32),
-    after: Option<u64>,
-    count_max: u32,
-) -> rusqlite::Result<Vec<Loss>> {
-    let sql = "SELECT number, loss FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 AND number > ?3
-               ORDER BY number LIMIT ?4";
-    let after = after.map_or(-1, to_sql);
-    let read = |row: &Row<'_>| Ok((from_sql(row.get(0)?), row.get(1)?));
-    let mut statement = transaction.prepare_cached(sql)?;
-    let rows = statement.query_map(params![to_sql(job.0), attempt, after, count_max], read)?;
-    let mut losses = rows.collect::<rusqlite::Result<Vec<Loss>>>()?;
-    let count_max = usize::try_from(count_max).expect("usize holds a u32 on Linux");
-    let (packed, _) = Curve::of(transaction, (job, attempt)).packed_after(after, count_max)?;
-    losses.extend(packed.into_iter().map(|point| (from_sql(point.number), point.loss)));
-    losses.sort_by_key(|(number, _)| *number);
-    losses.dedup_by_key(|(number, _)| *number);
-    losses.truncate(count_max);
-    Ok(losses)
-}
-
-/// Returns the numbers of the first and the last sample of an attempt's first node.
-pub(crate) fn sample_edges(
-    transaction: &Transaction<'_>,
-    (job, attempt): (JobId, u32),
-) -> rusqlite::Result<Option<(u64, u64)>> {
-    let edges = Curve::of(transaction, (job, attempt)).edges()?;
-    Ok(edges.map(|(first, last)| (from_sql(first), from_sql(last))))
-}
-
-/// Returns the attempts of a job that have samples, and whether other nodes than the first have some.
-pub(crate) fn sampled_attempts(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<(u32, bool)>> {
-    let mut others = transaction
-        .prepare_cached("SELECT EXISTS (SELECT 1 FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank > 0)")?;
-    let (mut after, mut attempts) = (-1_i64, Vec::new());
-    while let Some(attempt) = next_attempt(transaction, job, after)? {
-        let number = u32::try_from(attempt).map_err(|_| damaged("the number of an attempt".to_owned()))?;
-        attempts.push((number, others.query_row(params![to_sql(job.0), attempt], |row| row.get(0))?));
-        after = attempt;
-    }
-    Ok(attempts)
 }
 
 impl JobRecord {

@@ -10,11 +10,9 @@ use tracing::warn;
 
 use super::account::write_account;
 use super::answers::forget_answers;
-use super::curve::unpack_attempt;
 use super::ledger::{Booked, read_ledger};
 use super::packed::{pack, unpack};
 use super::record::JobRecord;
-use super::report::SampleRow;
 use super::sweep::SweepRecord;
 use super::wanted::{Standing, Wanted};
 use crate::db::{Sequence, check_row, damaged, damaged_row, is_malformed, row_sum};
@@ -25,16 +23,6 @@ pub const JOBS_PER_PAGE_MAX: u32 = 500;
 const ROWS_EXAMINED_MAX: u32 = 5_000;
 /// The most ids that one listing looks up singly: ids that were never given out leave gaps.
 const IDS_TRIED_MAX: usize = 10_000;
-/// The first samples of an attempt, all of which are kept.
-const DENSE_SAMPLES: u64 = 16_384;
-
-/// Returns the stride at a sample number: beyond the first samples one sample per stride is kept, and the
-/// stride doubles whenever the attempt's length doubles. So a run of a month keeps some hundred thousand
-/// samples, and a curve of any part of it has enough points (A-10).
-pub(super) const fn stride(number: u64) -> u64 {
-    if number < DENSE_SAMPLES { 1 } else { 2 << (number.ilog2() - DENSE_SAMPLES.ilog2()) }
-}
-
 /// Read-model rows to be removed because damaged journal entries from which they follow were put aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
@@ -43,12 +31,10 @@ pub enum Repair {
         /// The first such job.
         from: JobId,
     },
-    /// Attempts that the job hasn't made, or that haven't ended.
+    /// Bookings of attempts that the job hasn't made, or that haven't ended.
     Rewind {
         /// The job.
         job: JobId,
-        /// The number of placed attempts.
-        placed: u32,
         /// The number of ended attempts.
         closed: u32,
     },
@@ -63,21 +49,15 @@ pub enum Repair {
 pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite::Result<()> {
     match damage {
         Repair::Forget { from } => {
-            for table in ["jobs", "accounts", "ledger", "samples", "curves"] {
+            for table in ["jobs", "accounts", "ledger"] {
                 transaction.execute(&format!("DELETE FROM {table} WHERE job >= ?1"), [to_sql(from.0)])?;
             }
             // A sweep's id is that of its first job.
             transaction.execute("DELETE FROM sweeps WHERE sweep >= ?1", [to_sql(from.0)])?;
         }
-        Repair::Rewind { job, placed, closed } => {
-            let job = to_sql(job.0);
-            transaction.execute("DELETE FROM ledger WHERE job = ?1 AND attempt > ?2", params![job, closed])?;
-            for table in ["samples", "curves"] {
-                let sql = format!("DELETE FROM {table} WHERE job = ?1 AND attempt > ?2");
-                transaction.execute(&sql, params![job, placed])?;
-            }
-            // A live attempt gets more samples.
-            (*closed..*placed).try_for_each(|over| unpack_attempt(transaction, (JobId(from_sql(job)), over + 1)))?;
+        Repair::Rewind { job, closed } => {
+            let sql = "DELETE FROM ledger WHERE job = ?1 AND attempt > ?2";
+            transaction.execute(sql, params![to_sql(job.0), closed])?;
         }
         Repair::ForgetAnswers { after } => forget_answers(transaction, *after)?,
     }
@@ -116,32 +96,6 @@ pub(crate) fn write_sweep(transaction: &Transaction<'_>, sweep: &SweepRecord) ->
     let sql = "INSERT OR REPLACE INTO sweeps (sweep, doc, sum) VALUES (?1, ?2, ?3)";
     transaction.prepare_cached(sql)?.execute(params![to_sql(sweep.id.0.0), doc, sum])?;
     Ok(())
-}
-
-/// Stores a sample, unless it is stored already or the [`stride`] skips it.
-pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> rusqlite::Result<()> {
-    if !row.number.is_multiple_of(stride(row.number)) {
-        return Ok(());
-    }
-    let sql = "INSERT OR IGNORE INTO samples (job, attempt, node_rank, number, at_unix_nanos, step, loss, tokens, sum)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
-    let [job, attempt, number] = [to_sql(row.job), i64::from(row.attempt), to_sql(row.number)];
-    let node_rank = i64::try_from(row.node_rank).unwrap_or(i64::MAX);
-    let [at, step, tokens] = [row.point.at, row.point.step, row.point.tokens].map(to_sql);
-    // Normalised as by SQLite: NaN becomes NULL, and zero has no sign.
-    let loss = row.point.loss.filter(|loss| !loss.is_nan()).map(|loss| loss + 0.0);
-    let sum = sample_sum(&[job, attempt, node_rank, number, at, step, tokens], loss);
-    let columns = params![job, attempt, node_rank, number, at, step, loss, tokens, sum];
-    transaction.prepare_cached(sql)?.execute(columns)?;
-    Ok(())
-}
-
-/// Returns the checksum of a sample: of its key, time, step, tokens and loss.
-pub(super) fn sample_sum(numbers: &[i64; 7], loss: Option<f64>) -> i32 {
-    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-    let loss = loss.map(|loss| loss.to_bits().to_le_bytes());
-    let [first, second, third, fourth, ..] = row_sum(&[&bytes, loss.as_ref().map_or(&[], |bits| &bits[..])]);
-    i32::from_le_bytes([first, second, third, fourth])
 }
 
 fn document<T: DeserializeOwned>(doc: &[u8], what: impl FnOnce() -> String) -> rusqlite::Result<T> {
@@ -410,19 +364,4 @@ fn read_booked(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::R
         return Err(damaged(format!("what the ledger has of {}", record.id)));
     }
     Ok(booked)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_attempt_keeps_fewer_and_fewer_samples_and_none_is_far_from_the_next() {
-        let kept = |until: u64| (0..until).filter(|number| number.is_multiple_of(stride(*number))).count();
-        assert_eq!(kept(DENSE_SAMPLES), 16_384);
-        assert_eq!(kept(2 * DENSE_SAMPLES), 16_384 + 8_192);
-        assert_eq!(kept(64 * DENSE_SAMPLES), 16_384 + 6 * 8_192);
-        let numbers: Vec<u64> = (0..1_u64 << 20).filter(|number| number.is_multiple_of(stride(*number))).collect();
-        assert!(numbers.windows(2).all(|pair| pair[1] - pair[0] <= stride(pair[1])));
-    }
 }

@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gangline_base::{JobId, SweepId, Timestamp};
 
-use super::{Batch, Changes, Journal, Queries, Series};
+use super::{Batch, Changes, Journal, Queries};
 use crate::codec::tests::examples::Examples;
 use crate::db::{Entry, Error, Limits, Record, Sequence};
-use crate::model::{CurvePoint, JobRecord, KeptAnswer, RequestKey, SampleRow, Standing, StateRecord, Wanted};
+use crate::model::{JobRecord, KeptAnswer, RequestKey, Standing, StateRecord, Wanted};
 
 /// A store under test. Each value is a store of its own, empty at first; it lives on between openings.
 pub(crate) trait Subject {
     type Journal: Journal;
-    type Reader: Queries + Series + Clone + Send + Sync;
+    type Reader: Queries + Clone + Send + Sync;
 
     /// Opens the store as a control plane does at its start.
     fn open(&self) -> Result<Opened<Self::Journal, Self::Reader>, Error>;
@@ -43,7 +43,6 @@ pub(crate) fn check<S: Subject>(new: impl Fn() -> S) {
     a_snapshot_shortens_the_start_and_keeps_the_history(&new());
     readers_see_whole_batches_only(&new());
     a_row_is_replaced_and_an_answer_is_kept_under_its_key(&new());
-    a_point_is_stored_once(&new());
     a_listing_has_the_jobs_that_are_wanted(&new());
 }
 
@@ -128,8 +127,6 @@ fn an_empty_store_answers<S: Subject>(store: &S) {
     assert!(!reader.is_over(JobId(1)).expect("readable"));
     assert_eq!(reader.sweep_jobs(SweepId(JobId(1))).expect("readable"), (vec![], vec![]));
     assert_eq!(reader.records(Sequence::ZERO, 10).expect("readable"), []);
-    assert_eq!(reader.curve(JobId(1), 10).expect("readable"), None);
-    assert_eq!(reader.next_curve(JobId(0)).expect("readable"), None);
 }
 
 /// Order and durability: a start finds what was committed, numbered without gaps.
@@ -251,37 +248,4 @@ fn a_row_is_replaced_and_an_answer_is_kept_under_its_key<S: Subject>(store: &S) 
     let mut keys = Vec::new();
     reader.answer_keys(&mut |user, key| keys.push((user.to_owned(), key.to_owned()))).expect("readable");
     assert_eq!(keys, [("ada".to_owned(), "once".to_owned())]);
-}
-
-fn a_point_is_stored_once<S: Subject>(store: &S) {
-    let mut opened = open(store);
-    let point = |number: u64, loss: f64| SampleRow {
-        job: 1,
-        attempt: 1,
-        node_rank: 0,
-        number,
-        point: CurvePoint {
-            at: NOW.unix_nanos(),
-            step: number + 1,
-            loss: Some(loss),
-            is_diverged: false,
-            tokens: 8 * number,
-            metric: None,
-        },
-    };
-    let record = job(1);
-    for samples in [vec![point(0, 3.0), point(1, 2.0)], vec![point(1, 9.0), point(2, 1.0)]] {
-        let changes = Changes { at: NOW, jobs: &[&record], samples: &samples, ..Changes::none() };
-        opened.journal.commit(Batch { records: &[], given_out: JobId(1), changes }).expect("there is room");
-    }
-    let reader = &opened.reader;
-    let curve = reader.curve(JobId(1), 100).expect("readable").expect("the job is stored");
-    let shown: Vec<_> = curve.points.iter().map(|point| (point.attempt, point.step, point.loss)).collect();
-    assert_eq!(shown, [(1, 1, Some(3.0)), (1, 2, Some(2.0)), (1, 3, Some(1.0))]);
-    assert_eq!((curve.thinned_at, curve.damaged), (None, 0));
-    assert_eq!(reader.edges((JobId(1), 1)).expect("readable"), Some((0, 2)));
-    let losses = reader.losses((JobId(1), 1), Some(0), 1).expect("readable");
-    assert_eq!(losses, [(1, Some(2.0))]);
-    assert_eq!(reader.sampled_attempts(JobId(1)).expect("readable"), [(1, false)]);
-    assert_eq!(reader.next_curve(JobId(0)).expect("readable"), Some(JobId(1)));
 }

@@ -7,7 +7,7 @@ use gangline_base::{JobId, Timestamp};
 
 use crate::codec::Noted;
 use crate::db::{CommitInfo, Entry, Error, Sequence};
-use crate::model::{JobRecord, KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
+use crate::model::{JobRecord, KeptAnswer, Removal, Repair, RequestKey, SweepRecord};
 
 /// Records and read-model changes that become durable together.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +39,6 @@ pub struct Changes<'a> {
     pub answers: &'a [(RequestKey, KeptAnswer)],
     /// Rows that retention removes.
     pub removals: &'a [Removal],
-    /// Points of training curves. A point that is stored already stays as it is.
-    pub samples: &'a [SampleRow],
 }
 
 impl Changes<'_> {
@@ -56,7 +54,6 @@ impl Changes<'_> {
             noted: &[],
             answers: &[],
             removals: &[],
-            samples: &[],
         }
     }
 }

@@ -6,14 +6,11 @@
 //! - [`Journal`] is the one writer. What decides (events, decisions, results of attempts) and the read models
 //!   that follow from it become durable together.
 //! - [`Queries`] reads the read models and the journal's records.
-//! - [`Series`] reads the points of training curves, which decide nothing.
 
 #[cfg(test)]
 pub(crate) mod conformance;
 mod journal;
 mod queries;
-mod series;
 
 pub use journal::{Batch, Changes, Journal};
 pub use queries::Queries;
-pub use series::{JobCurve, Series};

@@ -1,14 +1,17 @@
 //! The path of a job: submit, place, launch, report.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use gangline_api::JobState;
 use gangline_base::{AttemptNumber, Epoch, JobId};
 use gangline_execution::protocol::{Notice, Outcome, Rendezvous};
+use gangline_store::rebuild::rebuild;
 
 use super::super::Error;
 use super::super::handle::Request;
 use super::{Supervisor, World, spec};
+use crate::views::Views;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -93,7 +96,7 @@ fn a_repeated_report_changes_nothing() {
     supervisor.runs(now).steps(now, 1).steps(now, 2).saved(now, 2);
     world.report(&supervisor.report);
     world.pass(SECOND);
-    let seen = |world: &mut World| (world.actor().journal.last(), world.actor().engine.snapshot(), world.curve(job));
+    let seen = |world: &mut World| (world.actor().journal.last(), world.actor().engine.snapshot(), world.sampled(job));
     let (state, shown) = (seen(&mut world), world.show(job));
     for _ in 0..3 {
         let orders = world.report(&supervisor.report);
@@ -124,7 +127,7 @@ fn a_report_that_an_end_has_overtaken_does_not_undo_it() {
 
 /// Proves the half of A-3 that a supervisor relies on: acknowledged samples are on disk.
 #[test]
-fn samples_are_acknowledged_once_they_are_durable_and_stored_once() {
+fn samples_are_acknowledged_once_they_are_durable_and_counted_once() {
     let mut world = World::new(&[("n1", 1)]);
     let job = world.submit(spec("a", 1, 1));
     let now = world.now;
@@ -132,7 +135,7 @@ fn samples_are_acknowledged_once_they_are_durable_and_stored_once() {
     supervisor.runs(now).tell(&mut world);
     supervisor.steps(now, 1).steps(now, 2).steps(now, 3);
     assert_eq!(world.report(&supervisor.report).samples_stored, 0, "they still wait for a commit");
-    assert!(world.curve(job).is_empty());
+    assert_eq!(world.sampled(job), None);
     supervisor.steps(now, 4);
     assert_eq!(world.report(&supervisor.report).samples_stored, 0);
     world.pass(SECOND);
@@ -141,11 +144,11 @@ fn samples_are_acknowledged_once_they_are_durable_and_stored_once() {
     assert_eq!((supervisor.report.samples_from, supervisor.report.samples.len()), (4, 0));
     supervisor.steps(now, 5).tell(&mut world);
     world.crash_and_restart();
-    assert_eq!(world.curve(job), [1, 2, 3, 4], "the fifth was lost unacknowledged");
+    assert_eq!(world.sampled(job), Some(4), "the fifth was lost unacknowledged");
     supervisor.tell(&mut world);
     world.pass(SECOND);
     world.pass(SECOND);
-    assert_eq!(world.curve(job), [1, 2, 3, 4, 5], "and sent again");
+    assert_eq!(world.sampled(job), Some(5), "and sent again");
 }
 
 #[test]
@@ -230,4 +233,38 @@ fn a_notice_that_nobody_was_told_to_look_for_drains_no_node() {
         supervisor.runs(now).tell(&mut world);
         assert_eq!(world.nodes()[0].status, status);
     }
+}
+
+#[test]
+fn what_a_token_costs_counts_those_of_all_nodes_and_comes_through_a_rebuild() {
+    let mut world = World::new(&[("n1", 1), ("n2", 1)]);
+    let job = world.submit(spec("gang", 2, 1));
+    let now = world.now;
+    let mut gang: Vec<Supervisor> = world.launch().iter().map(|spec| Supervisor::new(spec, now)).collect();
+    for step in [1, 11] {
+        for node in &mut gang {
+            node.runs(now).steps(now, step).worked(1_000_000_000).tell(&mut world);
+        }
+        world.pass(SECOND);
+    }
+    let now = world.now;
+    for node in &mut gang {
+        node.ends(now, Outcome::Succeeded).tell(&mut world);
+    }
+    let cost = |world: &mut World| {
+        let views = Views::new(world.actor().journal.reader(), PathBuf::new());
+        views.job_cost(job, now).expect("readable").expect("it is there")
+    };
+    let shown = cost(&mut world);
+    // Each of the two ranks has ten tokens a step.
+    let expected = shown.total.cost_nano_dollars * 1_000_000 / (11 * 20);
+    assert!(expected > 0, "{shown:?}");
+    assert_eq!(shown.nano_dollars_per_million_tokens, Some(expected));
+    world.stop();
+    let database = world.database();
+    database.execute("DELETE FROM jobs WHERE job = 1", []).expect("the row is there");
+    drop(database);
+    rebuild(world.folder.path(), false).expect("nobody holds the folder");
+    world.open().expect("the folder opens again");
+    assert_eq!(cost(&mut world).nano_dollars_per_million_tokens, Some(expected));
 }

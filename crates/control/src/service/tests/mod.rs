@@ -3,7 +3,6 @@
 
 mod allocations;
 mod bills;
-mod curves;
 mod dataset_caches;
 mod disk;
 mod ends;

@@ -18,8 +18,7 @@ use super::super::handle::Request;
 use super::super::retention::{Ended, Outcome as Swept, Surroundings, Sweeper, first_time};
 use super::{Supervisor, World, fault, spec};
 use crate::retention::{CautiousClock, preview};
-use crate::views::Views;
-use gangline_store::model::{CurvePoint, Removal, SampleRow};
+use gangline_store::model::Removal;
 use gangline_store::ports::Queries as _;
 
 const DAY: Duration = Duration::from_hours(24);
@@ -65,22 +64,7 @@ impl Surroundings for Hands<'_> {
 fn sweeper(world: &mut World, policy: Retention) -> Sweeper {
     let launcher: Arc<dyn Launcher> = world.machines.clone();
     let (folder, reader) = (world.folder.path().to_owned(), world.actor().reader.clone());
-    Sweeper {
-        folder,
-        policy,
-        launcher,
-        reader,
-        curves_from: JobId(0),
-        checkpoints_from: JobId(0),
-        told: None,
-        told_end: None,
-    }
-}
-
-/// Packs the curves of ended jobs, as far as `patience` allows.
-pub(super) fn pack_curves(world: &mut World, patience: Option<u32>) -> Result<(), Ended> {
-    let sweeper = sweeper(world, Retention::DEFAULT);
-    sweeper.pack(&mut Hands { world, patience })
+    Sweeper { folder, policy, launcher, reader, checkpoints_from: JobId(0), told: None, told_end: None }
 }
 
 pub(super) fn sweep_with(world: &mut World, policy: Retention, patience: Option<u32>) -> (Result<(), Ended>, Swept) {
@@ -190,7 +174,6 @@ const AT_ONCE: Retention = Retention {
     older_attempts: Some(Duration::ZERO),
     attempts: 1,
     logs_max: Some(Bytes(0)),
-    samples: Some(Duration::ZERO),
     jobs: Some(Duration::ZERO),
     lost: Some(Duration::ZERO),
     ..Retention::DEFAULT
@@ -215,22 +198,19 @@ fn nothing_of_a_job_that_has_not_ended_is_touched_however_old_it_is() {
     later(&mut world, 1_000);
     let swept = clean(&mut world, AT_ONCE);
     world.now = now + SECOND;
-    assert_eq!((swept.files.entries, swept.points, swept.records), (0, 0, 0));
+    assert_eq!((swept.files.entries, swept.records), (0, 0));
     assert!(swept.failure.expect("it is told").contains("jobs that haven't ended"), "more than logs_max");
     assert!([&first, &second].iter().all(|spec| spec.folder.join("logs/rank-0.log").exists()));
     // The control thread checks every removal again, whatever is requested.
-    let before = (world.stored(job), world.curve(job));
+    let before = world.stored(job);
     let jobs = job..JobId(job.0 + 1);
     let removals = vec![
         Removal::Logs { job, through: 9, because: "asked".to_owned() },
-        Removal::Samples { job, attempt: 1, numbers: vec![0..=9] },
-        Removal::OtherNodes { job, attempt: 1 },
-        Removal::Thinned { job },
-        Removal::Curve { job },
+        Removal::Checkpoints { job, because: "asked".to_owned() },
         Removal::Jobs { jobs },
     ];
     Hands { world: &mut world, patience: None }.remove(removals).expect("it is answered");
-    assert_eq!((world.stored(job), world.curve(job)), before);
+    assert_eq!(world.stored(job), before);
 }
 
 #[test]
@@ -369,62 +349,10 @@ fn folders_that_no_job_claims_go_a_while_after_they_were_seen() {
     assert!(["job-007/attempt-1", "mine/n1", "job-8/n1"].iter().all(|theirs| jobs.join(theirs).exists()));
 }
 
-/// Stores a curve of `points` points, as the first of two nodes sent it and an earlier release stored it.
-pub(super) fn store_curve(world: &mut World, job: JobId, points: u64) {
-    let row = |node_rank, number: u64| {
-        let small = f64::from(u32::try_from(number).expect("few"));
-        let loss = if number == points / 3 { 50.0 } else { 5.0 - small / 1e5 };
-        let point =
-            CurvePoint { at: number, step: number, loss: Some(loss), tokens: number, metric: None, is_diverged: false };
-        SampleRow { job: job.0, attempt: 1, node_rank, number, point }
-    };
-    let rows = (0..points).flat_map(|number| [row(0, number), row(1, number)]);
-    world.actor().rows.samples.extend(rows);
-    world.pass(SECOND);
-    world.pass(SECOND);
-}
-
-pub(super) fn samples(world: &mut World, job: JobId) -> (u64, u64) {
-    let sql = "SELECT count(*) FILTER (WHERE node_rank = 0), count(*) FILTER (WHERE node_rank > 0) FROM samples WHERE job = ?1";
-    world
-        .database()
-        .query_row(sql, [job.0.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))
-        .map(|(first, others): (i64, i64)| (first.cast_unsigned(), others.cast_unsigned()))
-        .expect("counted")
-}
-
-#[test]
-fn curves_are_thinned_long_after_the_end_and_can_still_be_drawn() {
-    let mut world = World::new(&[("n1", 1)]);
-    let (job, _) = succeed(&mut world, "trains");
-    store_curve(&mut world, job, 10_000);
-    let (short, _) = succeed(&mut world, "short");
-    store_curve(&mut world, short, 100);
-    let keeping = Retention { logs: None, failed_logs: None, jobs: None, ..Retention::DEFAULT };
-    later(&mut world, 29);
-    assert_eq!(clean(&mut world, keeping).points, 0);
-    later(&mut world, 1);
-    // The pass is cut short, and the next one goes on.
-    let cut = sweep_with(&mut world, keeping, Some(7));
-    assert!(cut.0.is_err() && samples(&mut world, job).0 < 10_000, "{:?}", samples(&mut world, job));
-    world.crash_and_restart();
-    clean(&mut world, keeping);
-    let (first, others) = samples(&mut world, job);
-    assert!((290..=302).contains(&first) && others == 0, "{first} {others}");
-    let views = Views::new(world.actor().reader.clone(), PathBuf::new());
-    let series = views.series(job, 1_000).expect("readable").expect("it is there");
-    assert_eq!((u64::try_from(series.points.len()), series.thinned_at.is_some()), (Ok(first), true));
-    let steps: Vec<u64> = series.points.iter().map(|point| point.step).collect();
-    assert!(steps[1..].is_sorted() && [3, 3_333, 9_999].iter().all(|step| steps.contains(step)), "{steps:?}");
-    assert_eq!(samples(&mut world, short), (100, 0), "a short one keeps all its points");
-    assert_eq!(clean(&mut world, keeping), Swept::default(), "and only once");
-}
-
 #[test]
 fn records_go_last_and_what_the_jobs_cost_stays() {
     let mut world = World::new(&[("n1", 2)]);
     let (job, _) = succeed(&mut world, "old");
-    store_curve(&mut world, job, 5_000);
     let values = ["1", "2"].map(str::to_owned).to_vec();
     let rules = SweepRules { max_parallel: NonZeroU32::new(1), early_stop: None };
     let sweep =
@@ -442,7 +370,6 @@ fn records_go_last_and_what_the_jobs_cost_stays() {
     assert_eq!(known(&mut world), [true; 4], "as long as there are files");
     clean(&mut world, Retention::DEFAULT);
     assert_eq!(known(&mut world), [false, true, true, true], "a sweep's go together");
-    assert_eq!(samples(&mut world, job), (0, 0));
     later(&mut world, 200);
     let shown = preview(world.folder.path(), &Retention::DEFAULT, world.now).expect("readable");
     assert!(shown.due.iter().any(|due| due.rule == "jobs" && due.entries == 2), "{shown:?}");
@@ -460,18 +387,17 @@ fn records_go_last_and_what_the_jobs_cost_stays() {
 fn a_preview_says_what_a_pass_does_and_changes_nothing() {
     let mut world = World::new(&[("n1", 1)]);
     let (job, folder) = succeed(&mut world, "old");
-    store_curve(&mut world, job, 2_000);
     let ended_at = world.show(job).ended_at.expect("it has ended");
     later(&mut world, 30);
-    let before = (world.stored(job), samples(&mut world, job));
+    let before = world.stored(job);
     let (data, now) = (world.folder.path().to_owned(), world.now);
     let shown = preview(&data, &Retention::DEFAULT, now).expect("readable");
-    assert_eq!((world.stored(job), samples(&mut world, job)), before);
+    assert_eq!(world.stored(job), before);
     assert!(folder.join("n1/logs/rank-0.log").exists());
     let swept = clean(&mut world, Retention::DEFAULT);
     let due: Vec<(&str, Range<u64>, Option<u64>)> =
         shown.due.iter().map(|due| (due.rule.as_str(), due.jobs..due.entries, due.bytes)).collect();
-    assert_eq!(due, [("logs", 1..swept.files.entries, Some(swept.files.bytes)), ("samples", 1..swept.points, None)]);
+    assert_eq!(due, [("logs", 1..swept.files.entries, Some(swept.files.bytes))]);
     assert!(shown.due.iter().all(|due| (due.oldest, due.newest) == (ended_at, ended_at)));
     assert_eq!(preview(&data, &Retention::DEFAULT, now).expect("readable").due, []);
 }

@@ -27,6 +27,11 @@ pub(super) struct Supervisor {
     pub(super) report: Report,
 }
 
+/// Returns the loss that ranks report at a step.
+pub(super) fn loss_at(step: u64) -> f64 {
+    f64::from(u32::try_from(step).expect("a small step")).mul_add(-0.01, 5.0)
+}
+
 impl Supervisor {
     pub(super) fn new(spec: &SupervisorSpec, now: Timestamp) -> Supervisor {
         let first_rank = spec.node_rank * spec.ranks_per_node;
@@ -84,11 +89,10 @@ impl Supervisor {
         for rank in &mut self.report.ranks {
             (rank.step, rank.tokens) = (Some(step), step * 10);
         }
-        let loss = f64::from(u32::try_from(step).expect("a small step")).mul_add(-0.01, 5.0);
         self.report.samples.push(Sample {
             at: now.unix_nanos(),
             step,
-            loss: Some(loss),
+            loss: Some(loss_at(step)),
             tokens: step * 10,
             metric: None,
             is_diverged: false,

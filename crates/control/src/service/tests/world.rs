@@ -30,7 +30,7 @@ use crate::delivery::Courier;
 use crate::secret::Secrets;
 use crate::views::{Texts, to_api};
 use gangline_store::model::Booked;
-use gangline_store::ports::{Queries as _, Series as _};
+use gangline_store::ports::Queries as _;
 use gangline_store::{db, ports};
 
 /// A launcher that starts nothing, and reports as present what a test says.
@@ -418,11 +418,10 @@ impl World {
         self.stored(job).expect("the job is there").1
     }
 
-    /// Returns the durable points of the job's curve.
-    pub(super) fn curve(&mut self, job: JobId) -> Vec<u64> {
-        let reader = self.actor().journal.reader();
-        let curve = reader.curve(job, 1_000).expect("the read models are readable").expect("there is a record");
-        curve.points.iter().map(|point| point.step).collect()
+    /// Returns the step of the job's last durable sample, by its loss ([`super::Supervisor::steps`]).
+    pub(super) fn sampled(&mut self, job: JobId) -> Option<u64> {
+        let loss = self.show(job).progress.loss?;
+        (1..1_000).find(|step| (super::supervisor::loss_at(*step) - loss).abs() < 1e-9)
     }
 
     /// Returns a connection to the database, past the control plane.

@@ -4,14 +4,12 @@ use gangline_accounting::bill::{Group, Line};
 use gangline_api::{CostLine, JobCost};
 use gangline_base::{JobId, Timestamp};
 use gangline_store::db;
-use gangline_store::model::{JobRecord, SeriesPoint};
-use gangline_store::ports::{Queries as _, Series as _};
+use gangline_store::model::JobRecord;
+use gangline_store::ports::Queries as _;
 
 use super::super::{Views, parts};
 use super::{attempts_of, wire};
 
-/// Points of the curve that the tokens of a step are told from.
-const POINTS: u32 = 64;
 /// Nanoseconds of an hour.
 const HOUR: i128 = 3_600_000_000_000;
 
@@ -19,27 +17,25 @@ impl Views {
     /// Returns what a job cost up to `now`, if there is a record of it.
     pub fn job_cost(&self, id: JobId, now: Timestamp) -> Result<Option<JobCost>, db::Error> {
         let Some((record, booked)) = self.reader.job(id)? else { return Ok(None) };
-        let curve = self.reader.curve(id, POINTS)?;
-        let points = curve.map(|curve| curve.points).unwrap_or_default();
         let mut biller = attempts_of(&record, &booked, now);
         self.keep_checkpoints(&record, &mut biller, now)?;
         let bill = biller.finish(|_, _| None);
         let attempts = bill.groups.iter().filter_map(|(number, group)| Some((number.as_ref()?, group)));
         let attempts = attempts.map(|(number, group)| wire::group(number.to_string(), group)).collect();
-        Ok(Some(of(&record, &bill.total(), attempts, &points)))
+        Ok(Some(of(&record, &bill.total(), attempts)))
     }
 }
 
-fn of(record: &JobRecord, total: &Group, attempts: Vec<gangline_api::CostGroup>, points: &[SeriesPoint]) -> JobCost {
+fn of(record: &JobRecord, total: &Group, attempts: Vec<gangline_api::CostGroup>) -> JobCost {
     let devices = total.sum(Line::is_of_devices);
     // Without a price for all of its time, a cost for each step would be too low.
     let cost = (devices.unpriced == 0 && devices.nanos > 0).then(|| total.sum(|_| true).cost);
     let per = |count: i128| cost.filter(|_| count > 0).and_then(|cost| i64::try_from(cost / count).ok());
     let steps = record.high_water_step;
-    let tokens = tokens_per_step(points).map(|tokens| whole(tokens * as_float(steps)));
+    let tokens = record.progress.tokens_per_step.map(|tokens| whole(tokens * as_float(steps)));
     let useful = total.sum(Line::is_useful).nanos;
     let live_steps = record.progress.total_steps.filter(|_| !record.state.is_final());
-    let first = points.first().map_or(0, |first| first.step);
+    let first = record.progress.first_step.unwrap_or(0);
     JobCost {
         job: record.id.to_string(),
         name: record.name.clone(),
@@ -81,16 +77,6 @@ fn losses(total: &Group) -> Vec<CostLine> {
         right.cost_nano_dollars.cmp(&left.cost_nano_dollars).then(right.gpu_seconds.total_cmp(&left.gpu_seconds))
     });
     losses
-}
-
-/// Returns the tokens of a step by the last attempt that reported two steps with tokens.
-fn tokens_per_step(points: &[SeriesPoint]) -> Option<f64> {
-    let last = points.last()?;
-    let first = points
-        .iter()
-        .find(|point| point.attempt == last.attempt)
-        .filter(|first| first.step < last.step && first.tokens < last.tokens)?;
-    Some(as_float(last.tokens - first.tokens) / as_float(last.step - first.step))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]

@@ -121,7 +121,7 @@ fn what_is_kept_is_said_key_by_key() {
     assert_eq!(pins("name: a"), BTreeSet::new());
     assert_eq!(pins("retention: {logs: policy}"), BTreeSet::new());
     assert_eq!(pins("retention: {checkpoints: keep, logs: keep}"), BTreeSet::from([Pin::Logs, Pin::Checkpoints]));
-    assert_eq!(pins("retention: {samples: keep, record: keep}"), BTreeSet::from([Pin::Samples, Pin::Record]));
+    assert_eq!(pins("retention: {logs: policy, record: keep}"), BTreeSet::from([Pin::Record]));
 }
 
 #[test]

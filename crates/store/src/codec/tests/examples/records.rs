@@ -16,7 +16,7 @@ use super::{Examples, queue_name};
 
 impl Examples {
     pub(super) fn pins(&mut self) -> BTreeSet<Pin> {
-        let all = [Pin::Logs, Pin::Samples, Pin::Record, Pin::Checkpoints];
+        let all = [Pin::Logs, Pin::Record, Pin::Checkpoints];
         if self.has_network { all.into_iter().filter(|_| self.below(2) == 0).collect() } else { BTreeSet::new() }
     }
 
