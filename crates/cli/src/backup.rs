@@ -19,6 +19,9 @@ pub(crate) struct BackupArgs {
     /// Only check the backup that is there
     #[arg(long)]
     verify: bool,
+    /// Leave metrics out, which may be most of a data folder
+    #[arg(long, conflicts_with = "verify")]
+    without_metrics: bool,
 }
 
 /// Which backup to restore.
@@ -39,7 +42,7 @@ pub(crate) fn backup(global: &Global, args: &BackupArgs) -> Result<(), Failure> 
         return report(global, &manifest, &format!("{} is whole", folder.display()));
     }
     let data = absolute(&data_folder(global)?)?;
-    let made = backup::backup(&data, &folder, output::now()).map_err(|error| failed(&error))?;
+    let made = backup::backup(&data, &folder, !args.without_metrics, output::now()).map_err(|error| failed(&error))?;
     report(global, &made, &format!("{} has a backup of {}", folder.display(), data.display()))
 }
 

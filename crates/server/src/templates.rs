@@ -9,14 +9,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use gangline_api as api;
+use gangline_control::backup::TEMPLATES_FOLDER;
 use gangline_specs::jobfile::FILE_MAX;
 
 use super::error::ApiError;
 use super::segment::Segment;
 use super::{App, ErrorBody};
 
-/// The folder in the data folder.
-const FOLDER: &str = "templates";
 const ENDING: &str = ".yaml";
 /// The most templates that are listed.
 const LISTED_MAX: usize = 1_000;
@@ -31,7 +30,7 @@ impl Templates {
     /// Returns those of a data folder, read anew for each job.
     #[must_use]
     pub fn of(data: &Path) -> Templates {
-        Templates { folder: data.join(FOLDER) }
+        Templates { folder: data.join(TEMPLATES_FOLDER) }
     }
 
     /// Returns the text of a template, whose name is that of its file without the ending. Blocks.

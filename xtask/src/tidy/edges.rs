@@ -26,7 +26,18 @@ const EDGES: [(&str, &[&str]); 20] = [
     ("crates/store", &["base", "accounting", "orchestration", "tracking", "objects"]),
     (
         "crates/control",
-        &["base", "api", "accounting", "orchestration", "specs", "storage", "execution", "store", "tracking"],
+        &[
+            "base",
+            "api",
+            "accounting",
+            "orchestration",
+            "specs",
+            "storage",
+            "execution",
+            "store",
+            "telemetry",
+            "tracking",
+        ],
     ),
     (
         "crates/server",

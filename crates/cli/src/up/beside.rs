@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gangline_base::with_causes;
+use gangline_control::backup::SERIES_FOLDER;
 use gangline_control::service::Service;
 use gangline_control::upkeep::Upkeep;
 use gangline_server::{Tracking, remote_write};
@@ -15,9 +16,6 @@ use tracing::warn;
 
 use crate::failure::Failure;
 use crate::{configuration, output, s3};
-
-/// The folder of the series store in the data folder.
-const SERIES_FOLDER: &str = "series";
 
 /// The stores: each runs, or can't for a reason.
 pub(super) struct Beside {

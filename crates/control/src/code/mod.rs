@@ -25,7 +25,7 @@ use tree::Tree;
 pub(crate) use prune::{Pruned, prune};
 
 /// The folder in the data folder.
-const FOLDER: &str = "code";
+pub(crate) const FOLDER: &str = "code";
 
 /// Where copies are kept, and how large they may be.
 #[derive(Clone, Debug)]

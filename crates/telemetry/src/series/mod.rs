@@ -13,6 +13,7 @@
 mod bytes;
 mod chunk;
 mod column;
+mod copy;
 mod error;
 mod head;
 mod key;
@@ -27,6 +28,7 @@ mod store;
 mod tests;
 mod writer;
 
+pub use copy::{copy, is_of_store};
 pub use error::Error;
 pub use head::Limits;
 pub use key::{Batch, Point, Row, Scope, Series, Source};

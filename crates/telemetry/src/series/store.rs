@@ -260,16 +260,16 @@ fn again(error: &Error) -> Error {
 }
 
 /// The files in the folder.
-struct Found {
+pub(super) struct Found {
     /// Ids of segments, ascending.
-    segments: Vec<u64>,
+    pub(super) segments: Vec<u64>,
     /// Numbers of logs, ascending.
-    logs: Vec<u64>,
+    pub(super) logs: Vec<u64>,
 }
 
 impl Found {
     /// Looks at the folder.
-    fn look(folder: &Path) -> Result<Found, Error> {
+    pub(super) fn look(folder: &Path) -> Result<Found, Error> {
         let mut found = Found { segments: Vec::new(), logs: Vec::new() };
         for entry in fs::read_dir(folder).map_err(Error::io("list", folder))? {
             let path = entry.map_err(Error::io("list", folder))?.path();

@@ -1,5 +1,6 @@
 //! Tests of the store as a whole.
 
+mod copies;
 mod crash;
 mod disk;
 mod limits;
