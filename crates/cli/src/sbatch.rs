@@ -7,6 +7,7 @@
 mod options;
 mod queues;
 mod refused;
+mod variables;
 mod words;
 
 use serde_json::{Map, Value, json};
@@ -14,6 +15,7 @@ use serde_json::{Map, Value, json};
 use options::{Asked, Directive, Gpus};
 use queues::Place;
 pub(crate) use queues::Queues;
+use variables::Given;
 
 /// A translated script, and notes for the user.
 #[derive(Debug, PartialEq)]
@@ -136,7 +138,14 @@ fn document(
     if let Some((ids, parallel)) = &asked.array {
         set("sweep", sweep(ids, *parallel));
     }
-    set("run", json!(run(text, name)));
+    let given = Given {
+        name: asked.name.as_deref().unwrap_or(name),
+        cpus_per_task: asked.cpus_per_task,
+        gpus: gpus.map(|(_, count)| count),
+        array: asked.array.as_ref().map_or(&[], |(ids, _)| ids),
+    };
+    let command = format!("{}; {}", variables::export(&given), run(text, name));
+    set("run", json!(command));
     Ok(Value::Object(job))
 }
 
@@ -181,8 +190,12 @@ fn sweep(ids: &[u64], parallel: Option<u32>) -> Value {
 fn run(text: &str, name: &str) -> String {
     let first = text.lines().next().unwrap_or_default();
     let interpreter = first.strip_prefix("#!").map(str::trim).filter(|words| !words.is_empty()).unwrap_or("/bin/bash");
-    let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     format!("exec {interpreter} -c {} {}", quoted(text), quoted(name))
+}
+
+/// Returns a text as one word of a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]

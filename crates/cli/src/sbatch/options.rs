@@ -125,7 +125,7 @@ pub(super) struct Asked {
     gpus_per_node: Option<Gpus>,
     gpus_per_task: Option<Gpus>,
     gpus: Option<Gpus>,
-    cpus_per_task: Option<u32>,
+    pub(super) cpus_per_task: Option<u32>,
     cpus_per_gpu: Option<u32>,
     memory_per_node: Option<u64>,
     memory_per_cpu: Option<u64>,
