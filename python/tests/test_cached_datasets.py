@@ -88,6 +88,8 @@ def test_a_job_goes_where_its_data_is_and_its_requests_are_the_servers(plane, se
     assert reads == {"dataset": url, "list": 0, **server.counted}, "two ranks fetch it once, and look at it once"
     # Three ranges, and the object's beginning and end, which say what it is.
     assert (reads["get"], reads["head"], reads["bytes"] - BYTES) == (5, 1, 8192)
+    bill = plane.ask("cost", "show", first["id"])["total"]
+    assert (bill["requests"], bill["unpriced_requests"], bill["bytes_read"]) == (6, 6, reads["bytes"]), "nobody gave a price"
     assert f"data         20.0 MiB of {url} fetched by 6 requests (measured)" in plane.run("show", first["id"]).stdout
 
     def held(node):

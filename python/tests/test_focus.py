@@ -17,6 +17,13 @@ pytestmark = pytest.mark.skipif(
     not os.environ.get("GANGLINE_BINARY"), reason="GANGLINE_BINARY names no gangline binary: run cargo xtask python"
 )
 TOOLKIT = pathlib.Path(sys.executable).parent / "focus-toolkit"
+# What a rank that reads a dataset from object storage says of it.
+READER = """import os, socket, time
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(os.environ["GANGLINE_SOCKET"])
+connection.sendall(b'{"datasets":{"s3://corpus/c4":{"get":2500000,"list":3,"bytes":3000000000}}}\\n')
+time.sleep(1)
+"""
 RENAMED = {"ProviderName", "PublisherName", "ServiceProviderName", "HostProviderName"}
 
 
@@ -25,6 +32,7 @@ def plane(tmp_path):
     config = tmp_path / "priced.toml"
     config.write_text(
         '[storage]\nmeasure_every = "1s"\n[[storage.price]]\npath = "/"\nusd_per_gib_month = "90"\n'
+        '[[storage.requests]]\naddress = "s3://corpus"\nusd_per_1000 = "0.0004"\nusd_per_gb = "0.09"\n'
     )
     plane = Plane(tmp_path, ["a=cpu:2", "b=cpu:1"], "--price", "2.49", "--config", str(config))
     yield plane
@@ -53,11 +61,14 @@ def await_storage(plane):
 
 
 def test_an_export_is_valid_focus_and_sums_to_the_capacity(plane):
+    (plane.folder / "reader.py").write_text(READER)
+    reads = plane.submit("reads", f'resources: {{accelerators: "cpu:1"}}\nrun: python3 {plane.folder}/reader.py\n')
     good = plane.submit("good", 'resources: {accelerators: "cpu:2"}\nrun: sleep 1\n')
     bad = plane.submit(
         "bad", 'resources: {accelerators: "cpu:1"}\nrun: "sleep 1; exit 3"\nrecovery: {max_faults: 0}\n'
     )
     assert plane.ended(good)["state"] == "succeeded" and plane.ended(bad)["state"] == "failed"
+    assert plane.ended(reads)["state"] == "succeeded"
     await_storage(plane)
     file, rows = export(plane, "1.4")
     judged = validate(file)
@@ -65,13 +76,17 @@ def test_an_export_is_valid_focus_and_sums_to_the_capacity(plane):
 
     kinds = {row["x_CostKind"] for row in rows}
     assert {"failed_run", "idle_spare", "unreported", "storage_platform"} <= kinds
-    stored = [row for row in rows if row["ServiceCategory"] == "Storage"]
+    stored = [row for row in rows if row["x_CostKind"].startswith("storage_")]
     devices = [row for row in rows if row["ServiceCategory"] == "Compute"]
-    assert len(stored) + len(devices) == len(rows)
+    asked = {row["x_CostKind"]: row for row in rows if row["ResourceId"] == "s3://corpus/c4"}
+    assert len(stored) + len(devices) + len(asked) == len(rows)
+    of = lambda kind: [asked[kind][name] for name in ("ServiceCategory", "PricingQuantity", "PricingUnit", "BilledCost")]
+    assert of("requests") == ["Storage", "2500", "1000 Requests", "1"] and of("transfer") == ["Networking", "3", "GB", "0.27"]
+    assert asked.keys() == {"requests", "transfer"}, "lists have no price, and so no row"
     assert {row["CapacityReservationStatus"] for row in devices} == {"Used", "Unused"}
     assert all(row["ConsumedUnit"] == "GiB-Hours" and row["PricingUnit"] == "GiB-Months" for row in stored)
     tags = [json.loads(row["Tags"]) for row in devices]
-    assert {tag["job"] for tag in tags if tag} == {good, bad}
+    assert {tag["job"] for tag in tags if tag} == {good, bad, reads}
     for row in rows:
         exact = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
         assert abs(exact - Decimal(row["ListCost"])) < Decimal("1e-12"), row
@@ -87,7 +102,8 @@ def test_an_export_is_valid_focus_and_sums_to_the_capacity(plane):
         hours = sum(Decimal(row["ConsumedQuantity"]) for row in devices if row["ResourceId"] == node["node"])
         assert abs(Decimal(node["billed_device_hours"]) - hours) < Decimal("1e-9")
         assert node["by_time_nano_dollars"] <= 0 and abs(node["by_price_nano_dollars"]) < 1000, node
-    assert {other["service"] for other in beside["unmatched"]} == {"Storage of training data"}
+    services = {"Storage of training data", "Reading of training data"}
+    assert {other["service"] for other in beside["unmatched"]} == services
     assert beside["overlap_count"] == 0
 
     # The validator judges by 1.4: of a file of 1.2 it finds wrong only what 1.4 renamed.

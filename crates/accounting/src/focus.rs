@@ -2,7 +2,8 @@
 //!
 //! Versions 1.2 and 1.4 differ, for the columns written here, in the names of the providers only: 1.4 removed `ProviderName`
 //! and `PublisherName` for `ServiceProviderName` and `HostProviderName`. A row is the amount of one line of a bill
-//! ([`crate::bill::Line`]) on one node, or in one folder, and day. Columns that begin with `x_` are Gangline's own.
+//! ([`crate::bill::Line`]) on one node, in one folder, or from one
+//! dataset, and day. Columns that begin with `x_` are Gangline's own.
 
 use std::fmt::Write as _;
 
@@ -45,20 +46,33 @@ pub enum Used {
         /// The unit of the price: GB-Months or GiB-Months.
         unit: String,
     },
+    /// Requests to object storage.
+    Requests {
+        /// Their number.
+        count: u64,
+    },
+    /// Bytes that were read from object storage.
+    Transfer {
+        /// The bytes.
+        bytes: u64,
+        /// The unit of the price: GB or GiB.
+        unit: String,
+    },
 }
 
-/// The device time of a job, or of nobody, in one line on one node and day; or what was stored in a folder.
+/// The device time of a job, or of nobody, in one line on one node and day; or what was stored in a folder, or asked of a dataset's
+/// object storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The day, in UTC.
     pub day: Day,
-    /// The node, or the folder.
+    /// The node, the folder, or the address of the dataset.
     pub resource: String,
     /// The line of the bill.
     pub line: String,
     /// The amount.
     pub used: Used,
-    /// Price of a device for an hour, or of the unit of stored data for a month.
+    /// Price of a device for an hour, of the unit of stored data for a month, of a thousand requests, or of the unit of read bytes.
     pub price: Money,
     /// What the amount cost.
     pub cost: Money,
@@ -104,6 +118,8 @@ const COLUMNS: [&str; 29] = [
 const OWN_COLUMNS: [&str; 4] = ["x_CostKind", "x_GpuSeconds", "x_Estimated", "x_Accelerator"];
 /// Decimal places of device-hours: a nanosecond is 2.8e-13 hours.
 const HOUR_DECIMALS: u32 = 15;
+/// Decimal places of GiB: a byte is 9.3e-10 GiB.
+const BYTE_DECIMALS: u32 = 15;
 /// Nanoseconds of an hour.
 const NANOS_PER_HOUR: u128 = 3_600_000_000_000;
 /// Bytes of a GiB.
@@ -207,20 +223,36 @@ impl Row {
                 service: ["Folder", "Storage", "Storage of training data"],
                 what: format!("{line} in {resource}"),
             },
+            Used::Requests { count } => Columns {
+                quantity: count.to_string(),
+                unit: "Requests",
+                pricing_unit: "1000 Requests",
+                reservation: ["", ""],
+                service: ["Dataset", "Storage", "Reading of training data"],
+                what: format!("{line} to {resource}"),
+            },
+            Used::Transfer { bytes, unit } => Columns {
+                quantity: decimal(i128::from(*bytes), GIB, BYTE_DECIMALS),
+                unit: "GiB",
+                pricing_unit: unit,
+                reservation: ["", ""],
+                service: ["Dataset", "Networking", "Reading of training data"],
+                what: format!("{line} from {resource}"),
+            },
         }
     }
 
     fn gpu_seconds(&self) -> String {
         match &self.used {
             Used::Devices { nanos, .. } => decimal(*nanos, 1_000_000_000, 9),
-            Used::Storage { .. } => String::new(),
+            _ => String::new(),
         }
     }
 
     fn accelerator(&self) -> Option<&str> {
         match &self.used {
             Used::Devices { accelerator, .. } => accelerator.as_deref(),
-            Used::Storage { .. } => None,
+            _ => None,
         }
     }
 
@@ -371,6 +403,21 @@ mod tests {
         assert_eq!((of("PricingQuantity"), of("PricingUnit")), ("0.065753424657534", "GiB-Months"));
         assert_eq!((of("ServiceCategory"), of("ResourceId")), ("Storage", "/lustre/gpt"));
         assert_eq!((of("CapacityReservationStatus"), of("x_GpuSeconds")), ("", ""));
+    }
+
+    #[test]
+    fn requests_and_read_bytes_are_rows_of_their_own() {
+        let of = |used, line: &str, price: &str, cost: &str| {
+            let (price, cost) = (price.parse().expect("a price"), cost.parse().expect("a cost"));
+            let row = Row { resource: "s3://corpus/c4".to_owned(), line: line.to_owned(), used, price, cost, ..row() };
+            let (columns, fields) = (fields(&Version::V1_2.header()), fields(&row.csv(&issuer())));
+            let wanted = ["ConsumedQuantity", "ConsumedUnit", "PricingQuantity", "PricingUnit", "ServiceCategory"];
+            wanted.map(|name| fields[columns.iter().position(|column| column == name).expect("a column")].clone())
+        };
+        let requests = of(Used::Requests { count: 2_500_000 }, "requests", "0.0004", "1");
+        assert_eq!(requests, ["2500000", "Requests", "2500", "1000 Requests", "Storage"]);
+        let transfer = of(Used::Transfer { bytes: 3 << 30, unit: "GiB".to_owned() }, "transfer", "0.09", "0.27");
+        assert_eq!(transfer, ["3", "GiB", "3", "GiB", "Networking"]);
     }
 
     #[test]

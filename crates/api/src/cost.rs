@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::{JobState, Time};
 
-/// The bill of a period: every device-second that the nodes offered, and what was stored, in groups, each divided into lines.
+/// The bill of a period: every device-second that the nodes offered, what was stored, and what was asked of object storage, in groups, each divided into lines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostReport {
     /// Start of the period.
@@ -36,8 +36,8 @@ pub struct CostReport {
 /// A part of a bill.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostGroup {
-    /// Its name; `(idle)` for devices that no job held, `(platform)` for data that all jobs share, `(storage)` for stored data in
-    /// reports by node and kind of device.
+    /// Its name; `(idle)` for devices that no job held, `(platform)` for data that all jobs share, `(storage)` and `(requests)` in reports by node
+    /// and kind of device.
     #[schema(examples("research"))]
     pub name: String,
     /// Jobs that held devices.
@@ -46,7 +46,11 @@ pub struct CostGroup {
     pub gpu_seconds: f64,
     /// Stored data over time.
     pub gib_hours: f64,
-    /// What both cost, without what has no price.
+    /// Requests to object storage.
+    pub requests: i64,
+    /// Bytes that were read from object storage.
+    pub bytes_read: i64,
+    /// What all of it cost, without what has no price.
     pub cost_nano_dollars: i64,
     /// The same as text; `not priced` where nothing has a price.
     pub cost: String,
@@ -54,6 +58,10 @@ pub struct CostGroup {
     pub unpriced_gpu_seconds: f64,
     /// Stored data without a price, which is not in the cost either.
     pub unpriced_gib_hours: f64,
+    /// Requests without a price.
+    pub unpriced_requests: i64,
+    /// Read bytes without a price.
+    pub unpriced_bytes_read: i64,
     /// Share of the held time in new steps of jobs that haven't failed; none if nothing was held, or where no rank reported
     /// steps.
     pub useful_share: Option<f64>,
@@ -65,7 +73,8 @@ pub struct CostGroup {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostLine {
     /// compute, communication, unreported, data_stall, checkpoint_stall, straggler_wait, restart, lost_work, idle_while_held,
-    /// failed_run, idle_spare, idle_drained, idle_broken, others; and storage_checkpoints, storage_logs, storage_platform.
+    /// failed_run, idle_spare, idle_drained, idle_broken, others; storage_checkpoints, storage_logs, storage_platform;
+    /// and requests, list_requests, transfer.
     #[schema(examples("compute"))]
     pub line: String,
     /// Device time.
@@ -76,12 +85,20 @@ pub struct CostLine {
     pub gib_hours: Option<f64>,
     /// The same in seconds of a byte with nine decimals, exact.
     pub exact_byte_seconds: Option<String>,
+    /// Of a line of requests: their number.
+    pub requests: Option<i64>,
+    /// Of a line of transfer: bytes that were read.
+    pub bytes_read: Option<i64>,
     /// Its cost, in nano-dollars, without what has no price.
     pub cost_nano_dollars: i64,
     /// Device time without a price.
     pub unpriced_gpu_seconds: f64,
     /// Of a line of stored data: what has no price.
     pub unpriced_gib_hours: Option<f64>,
+    /// Of a line of requests: what has no price.
+    pub unpriced_requests: Option<i64>,
+    /// Of a line of transfer: what has no price.
+    pub unpriced_bytes_read: Option<i64>,
 }
 
 /// What a job cost.
@@ -152,18 +169,18 @@ pub struct CostUsageRow {
     pub line: CostLine,
     /// The price of a device for an hour, if it has one.
     pub price_nano_dollars_per_hour: Option<i64>,
-    /// The price of stored data, if it has one.
-    pub storage_price: Option<CostStoragePrice>,
+    /// The price of a unit of anything else, if it has one.
+    pub unit_price: Option<CostUnitPrice>,
     /// Whether the job still ran at the end of the period.
     pub is_estimated: bool,
 }
 
-/// What a unit of stored data costs for a month.
+/// What a unit of stored data costs for a month, or a unit of requests or of read bytes once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct CostStoragePrice {
+pub struct CostUnitPrice {
     /// The price, in nano-dollars.
     pub nano_dollars: i64,
-    /// GB-Months or GiB-Months.
+    /// GB-Months or GiB-Months, 1000 Requests, GB or GiB.
     pub unit: String,
 }
 

@@ -26,7 +26,7 @@ mod why;
 
 pub use alert::{Alert, AlertList, AlertReceiver, Silence, SilenceRequest};
 pub use cost::{
-    BudgetList, BudgetStanding, CostDemand, CostEstimate, CostGroup, CostLine, CostReport, CostStoragePrice, CostUsage,
+    BudgetList, BudgetStanding, CostDemand, CostEstimate, CostGroup, CostLine, CostReport, CostUnitPrice, CostUsage,
     CostUsageRow, JobCost, KindDemand,
 };
 pub use error::{ErrorBody, ErrorDetail, Problem};

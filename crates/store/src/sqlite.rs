@@ -6,11 +6,11 @@ use gangline_base::{JobId, SweepId, Timestamp};
 use rusqlite::Transaction;
 use tracing::warn;
 
-use crate::codec::{CapacityChanged, Noted, StorageMeasured};
+use crate::codec::{CapacityChanged, Noted, RequestsMade, StorageMeasured};
 use crate::db::{self, CommitInfo, Error, Journal, Reader, Record, Sequence};
 use crate::model::{
     Booked, JobRecord, Kept, KeptAnswer, Listing, RequestKey, Slice, Standing, Usage, Wanted, account, answers, audit,
-    capacity, ledger, retention, storage, store,
+    capacity, ledger, requests, retention, storage, store,
 };
 use crate::ports::{self, Batch, Changes, Queries};
 
@@ -32,6 +32,7 @@ pub(crate) fn write_noted(transaction: &Transaction<'_>, at: Timestamp, noted: &
     match noted {
         Noted::Capacity(changed) => capacity::write_capacity(transaction, at, changed),
         Noted::Storage(measured) => storage::write_storage(transaction, at, measured),
+        Noted::Requests(made) => requests::write_requests(transaction, made),
     }
 }
 
@@ -92,6 +93,14 @@ impl Queries for Reader {
 
     fn storage_in(&self, folder: &str) -> Result<Vec<(Timestamp, StorageMeasured)>, Error> {
         self.read(|transaction| storage::read_storage_in(transaction, folder))
+    }
+
+    fn requests(&self, period: (Timestamp, Timestamp), each: &mut dyn FnMut(RequestsMade)) -> Result<(), Error> {
+        self.read(|transaction| requests::read_requests(transaction, period, each))
+    }
+
+    fn requests_of(&self, job: JobId) -> Result<Vec<RequestsMade>, Error> {
+        self.read(|transaction| requests::read_requests_of(transaction, job))
     }
 
     fn jobs(&self, wanted: &Wanted, before: Option<JobId>, count: u32) -> Result<Listing, Error> {
@@ -180,6 +189,14 @@ impl Reader {
     /// As [`Reader::audit_accounts`].
     pub fn audit_storage(&self, after: &audit::NotedKey, count: u32) -> Result<Slice<audit::NotedKey>, Error> {
         self.read(|transaction| audit::storage_from(transaction, after, count))
+    }
+
+    /// Checks `count` attempts' requests after a job and an attempt.
+    ///
+    /// # Errors
+    /// As [`Reader::audit_accounts`].
+    pub fn audit_requests(&self, after: (i64, i64), count: u32) -> Result<Slice<(i64, i64)>, Error> {
+        self.read(|transaction| audit::requests_from(transaction, after, count))
     }
 
     /// Checks `count` answers after a number.

@@ -33,9 +33,9 @@ pub(super) fn until(
         booked += spent;
         let reached = if passed == length { booked } else { booked.saturating_mul(passed) / length };
         let paid = price.map_or(0, |price| cost_of(price, reached));
-        amount.nanos = reached - time;
+        amount.quantity = reached - time;
         amount.cost = paid - cost;
-        amount.unpriced = if price.is_some() { 0 } else { amount.nanos };
+        amount.unpriced = if price.is_some() { 0 } else { amount.quantity };
         (time, cost) = (reached, paid);
     }
     amounts
@@ -48,7 +48,7 @@ pub(super) fn unheld(devices: u32, (from, to): (Timestamp, Timestamp), price: Op
     let nanos = devices * between(from, to);
     let since_epoch = |at: Timestamp, price| cost_of(price, i128::from(at.unix_nanos()));
     let cost = price.map_or(0, |price| since_epoch(to, price) - since_epoch(from, price));
-    Amount { nanos, cost: devices * cost, unpriced: if price.is_some() { 0 } else { nanos } }
+    Amount { quantity: nanos, cost: devices * cost, unpriced: if price.is_some() { 0 } else { nanos } }
 }
 
 /// Returns the part of `whole` that the first `part` of `all` get, rounded down.

@@ -1,12 +1,14 @@
 //! Makes a bill of what jobs held and of what nodes offered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, Bucket, Buckets, JobId, Money, Timestamp};
 
 use super::Period;
 use super::apportion::{share, until};
 use super::line::{Amount, Line, Lines};
+use super::requests::Requests;
 use super::stored::Stored;
 use super::unused::{Capacity, History, Occupancy, unused};
 
@@ -78,7 +80,7 @@ impl<K: Ord> Bill<K> {
     /// Adds the lines of the group of idle devices to the other groups, in proportion to the device time that their jobs
     /// held. Without any such time the group stays.
     pub fn share_out(&mut self, idle: &K) {
-        let held = |group: &Group| group.sum(Line::is_held).nanos;
+        let held = |group: &Group| group.sum(Line::is_held).quantity;
         let all: i128 = self.groups.iter().filter(|(key, _)| *key != idle).map(|(_, group)| held(group)).sum();
         if all <= 0 {
             return;
@@ -87,9 +89,9 @@ impl<K: Ord> Bill<K> {
         let mut before = 0;
         for group in self.groups.values_mut() {
             let after = before + held(group);
-            for (line, Amount { nanos, cost, unpriced }) in shared.lines.iter() {
+            for (line, Amount { quantity, cost, unpriced }) in shared.lines.iter() {
                 let part = |whole: i128| share(whole, after, all) - share(whole, before, all);
-                group.lines.add(line, Amount { nanos: part(nanos), cost: part(cost), unpriced: part(unpriced) });
+                group.lines.add(line, Amount { quantity: part(quantity), cost: part(cost), unpriced: part(unpriced) });
             }
             before = after;
         }
@@ -141,8 +143,7 @@ impl<K: Ord> Biller<K> {
                 line if held.has_failed && line.may_be_useful() => Line::FailedRun,
                 line => line,
             };
-            let Amount { nanos, cost, unpriced } = before;
-            group.lines.add(line, after + Amount { nanos: -nanos, cost: -cost, unpriced: -unpriced });
+            group.lines.add(line, after - before);
         }
     }
 
@@ -152,6 +153,22 @@ impl<K: Ord> Biller<K> {
         if from < to && stored.bytes.0 > 0 {
             let group = self.bill.groups.entry(key).or_default();
             group.lines.add(stored.line(), stored.amount(Period { from, to }));
+        }
+    }
+
+    /// Adds requests that were made from one time to another, to a group.
+    pub fn ask(&mut self, key: K, (from, to): (Timestamp, Timestamp), requests: &Requests) {
+        // What was asked in no time was asked at its beginning.
+        let to = to.max(from + Duration::from_nanos(1));
+        let period = self.bill.period.clip(from, to);
+        if period.0 >= period.1 {
+            return;
+        }
+        let [before, after] = [period.0, period.1].map(|at| requests.until(at, (from, to)));
+        let group = self.bill.groups.entry(key).or_default();
+        for ((line, before), after) in [Line::Requests, Line::Lists, Line::Transfer].into_iter().zip(before).zip(after)
+        {
+            group.lines.add(line, after - before);
         }
     }
 

@@ -1,13 +1,26 @@
 //! The lines of a bill, and amounts of device time and money.
 
 use std::iter::Sum;
-use std::ops::{Add, AddAssign};
+use std::ops::{Add, AddAssign, Sub};
 
 use gangline_base::{Bucket, Money};
 
 use super::stored::StorageClass;
 
-/// What a device-second was spent on, or what data was stored for.
+/// In what a line is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Nanoseconds of one device.
+    DeviceTime,
+    /// Nanoseconds of one stored byte.
+    ByteTime,
+    /// Requests.
+    Requests,
+    /// Bytes that were read.
+    Bytes,
+}
+
+/// What a device-second was spent on, what data was stored for, or what was asked of object storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Line {
     /// A job held the device: the ledger's bucket.
@@ -22,13 +35,19 @@ pub enum Line {
     Broken,
     /// Programs outside Gangline held the device.
     Others,
-    /// Data was stored. Amounts of these lines are byte-time.
+    /// Data was stored.
     Stored(StorageClass),
+    /// Object storage was asked for datasets, or for parts of them: GET and HEAD.
+    Requests,
+    /// Object storage was asked for lists of objects.
+    Lists,
+    /// Bytes of datasets were read from object storage.
+    Transfer,
 }
 
 impl Line {
     /// All lines, in the order in which a bill shows them.
-    pub const ALL: [Line; 17] = [
+    pub const ALL: [Line; 20] = [
         Line::Held(Bucket::Compute),
         Line::Held(Bucket::Communication),
         Line::Held(Bucket::Unreported),
@@ -46,6 +65,9 @@ impl Line {
         Line::Stored(StorageClass::Checkpoints),
         Line::Stored(StorageClass::Logs),
         Line::Stored(StorageClass::Platform),
+        Line::Requests,
+        Line::Lists,
+        Line::Transfer,
     ];
 
     /// Returns the place in [`Line::ALL`].
@@ -68,6 +90,9 @@ impl Line {
             Line::Stored(StorageClass::Checkpoints) => 14,
             Line::Stored(StorageClass::Logs) => 15,
             Line::Stored(StorageClass::Platform) => 16,
+            Line::Requests => 17,
+            Line::Lists => 18,
+            Line::Transfer => 19,
         }
     }
 
@@ -85,6 +110,9 @@ impl Line {
             Line::Stored(StorageClass::Checkpoints) => "storage_checkpoints",
             Line::Stored(StorageClass::Logs) => "storage_logs",
             Line::Stored(StorageClass::Platform) => "storage_platform",
+            Line::Requests => "requests",
+            Line::Lists => "list_requests",
+            Line::Transfer => "transfer",
         }
     }
 
@@ -100,10 +128,21 @@ impl Line {
         self.is_useful() || matches!(self, Line::Held(Bucket::Unreported))
     }
 
-    /// Reports whether the line is of device time; the others are of byte-time.
+    /// Returns in what its amounts are measured.
+    #[must_use]
+    pub const fn unit(self) -> Unit {
+        match self {
+            Line::Stored(_) => Unit::ByteTime,
+            Line::Requests | Line::Lists => Unit::Requests,
+            Line::Transfer => Unit::Bytes,
+            _ => Unit::DeviceTime,
+        }
+    }
+
+    /// Reports whether the line is of device time.
     #[must_use]
     pub const fn is_of_devices(self) -> bool {
-        !matches!(self, Line::Stored(_))
+        matches!(self.unit(), Unit::DeviceTime)
     }
 
     /// Reports whether a job held the device.
@@ -119,15 +158,15 @@ impl Line {
     }
 }
 
-/// Device time, or byte-time of stored data, and what it cost. Signed: the part of one nanosecond or nano-dollar that rounding moves between adjoining
+/// A quantity, in the [`Unit`] of its line, and what it cost. Signed: the part of one nanosecond or nano-dollar that rounding moves between adjoining
 /// periods may be negative in a very short one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Device time in nanoseconds of one device, or byte-time in nanoseconds of one byte.
-    pub nanos: i128,
+    /// How much.
+    pub quantity: i128,
     /// Its cost, in nano-dollars.
     pub cost: i128,
-    /// The part of the time that has no price.
+    /// The part of the quantity that has no price.
     pub unpriced: i128,
 }
 
@@ -164,9 +203,20 @@ impl Add for Amount {
     type Output = Amount;
     fn add(self, other: Amount) -> Amount {
         Amount {
-            nanos: self.nanos + other.nanos,
+            quantity: self.quantity + other.quantity,
             cost: self.cost + other.cost,
             unpriced: self.unpriced + other.unpriced,
+        }
+    }
+}
+
+impl Sub for Amount {
+    type Output = Amount;
+    fn sub(self, other: Amount) -> Amount {
+        Amount {
+            quantity: self.quantity - other.quantity,
+            cost: self.cost - other.cost,
+            unpriced: self.unpriced - other.unpriced,
         }
     }
 }

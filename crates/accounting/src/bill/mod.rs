@@ -2,18 +2,21 @@
 //!
 //! What jobs held comes from the ledger, divided into its buckets. What no job held is idle, and the node's state says of
 //! which kind. Amounts are exact: the lines of a period sum to its total, and the bills of adjoining periods sum to the
-//! bill of both, to the nanosecond of a device and the nano-dollar. Stored data is in lines of its own: bytes over time.
+//! bill of both, to the nanosecond of a device and the nano-dollar. Stored data is in lines of its own,
+//! bytes over time, and so are requests to object storage and the bytes that came with them.
 
 mod apportion;
 mod biller;
 mod line;
+mod requests;
 mod stored;
 #[cfg(test)]
 mod tests;
 mod unused;
 
 pub use biller::{Bill, Biller, Group, Held};
-pub use line::{Amount, Line, Lines};
+pub use line::{Amount, Line, Lines, Unit};
+pub use requests::{RequestRate, Requests};
 pub use stored::{StorageClass, StorageRate, Stored};
 pub use unused::{Capacity, NodeState};
 

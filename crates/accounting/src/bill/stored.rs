@@ -63,10 +63,10 @@ impl Stored {
     pub(super) fn amount(&self, period: Period) -> Amount {
         let since_epoch = |at: Timestamp| i128::from(at.unix_nanos());
         let nanos = i128::from(self.bytes.0) * (since_epoch(period.to) - since_epoch(period.from));
-        let Some(price) = self.price else { return Amount { nanos, cost: 0, unpriced: nanos } };
+        let Some(price) = self.price else { return Amount { quantity: nanos, cost: 0, unpriced: nanos } };
         let rate = price.pico_dollars_per_hour(self.bytes);
         let cost = |at| rate.saturating_mul(since_epoch(at)) / (PICO * NANOS_PER_HOUR);
-        Amount { nanos, cost: cost(period.to) - cost(period.from), unpriced: 0 }
+        Amount { quantity: nanos, cost: cost(period.to) - cost(period.from), unpriced: 0 }
     }
 }
 
@@ -93,8 +93,8 @@ mod tests {
             stored.amount(Period { from: hours(0), to: hours(24 * days) })
         };
         let both = amount(100 * gib, 15) + amount(100 * 1024 * gib, 16);
-        assert_eq!(both.nanos / NANOS_PER_HOUR, 42_259_901_212_262_400);
-        let months = both.nanos / NANOS_PER_HOUR / i128::from(gib) / 744;
+        assert_eq!(both.quantity / NANOS_PER_HOUR, 42_259_901_212_262_400);
+        let months = both.quantity / NANOS_PER_HOUR / i128::from(gib) / 744;
         assert_eq!(months, 52_900);
         let expected = 52_900.0 * 0.023;
         assert!((both.cost as f64 / 1e9 - expected).abs() < 0.01, "{}", both.money());

@@ -78,7 +78,7 @@ fn a_failed_jobs_steps_are_a_line_of_their_own_and_a_node_without_a_price_is_not
     let hours: Vec<(&str, i128, i128)> = total
         .lines
         .iter()
-        .map(|(l, a)| (l.name(), a.nanos / i128::from(HOUR), a.unpriced / i128::from(HOUR)))
+        .map(|(l, a)| (l.name(), a.quantity / i128::from(HOUR), a.unpriced / i128::from(HOUR)))
         .collect();
     assert_eq!(
         hours,
@@ -95,7 +95,7 @@ fn time_before_the_capacity_was_recorded_is_told() {
     let bill = biller.finish(|_, _| ());
     assert_eq!(bill.beyond_capacity, i128::from(3 * HOUR), "two devices for an hour, then one beyond the other");
     assert_eq!(bill.capacity_since, Some(at(2 * HOUR)));
-    assert_eq!(bill.total().sum(Line::is_unheld).nanos, i128::from(HOUR));
+    assert_eq!(bill.total().sum(Line::is_unheld).quantity, i128::from(HOUR));
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn bills_of_random_histories_are_conserved() {
         let random = &mut ChaCha8Rng::seed_from_u64(seed);
         let world = world(random);
         let whole = bill_of(&world, period(0, END));
-        let time = whole.total().sum(Line::is_of_devices).nanos;
+        let time = whole.total().sum(Line::is_of_devices).quantity;
         assert_eq!(time, whole.capacity + whole.beyond_capacity, "seed {seed}");
         for (job, hold) in (1..).zip(&world.holds) {
             let time = GpuSeconds::of(hold.devices, Duration::from_nanos(hold.span.1 - hold.span.0));

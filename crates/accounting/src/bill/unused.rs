@@ -123,17 +123,17 @@ pub(super) fn unused(
         while from < to {
             // The next stretch of known capacity, or none until the end.
             let Some((known, capacity)) = capacities.peek() else {
-                beyond += unheld(held, (from, to), None).nanos;
+                beyond += unheld(held, (from, to), None).quantity;
                 return;
             };
             if from < known.0 {
                 let end = known.0.min(to);
-                beyond += unheld(held, (from, end), None).nanos;
+                beyond += unheld(held, (from, end), None).quantity;
                 from = end;
                 continue;
             }
             let stretch = (from, known.1.min(to));
-            beyond += unheld(held.saturating_sub(capacity.devices), stretch, None).nanos;
+            beyond += unheld(held.saturating_sub(capacity.devices), stretch, None).quantity;
             let free = capacity.devices.saturating_sub(held);
             let others = capacity.others.min(free);
             for (line, devices) in [(Line::Others, others), (capacity.idle_line(), free - others)] {

@@ -89,17 +89,25 @@ fn open(args: &ExportArgs) -> Result<Box<dyn Write>, Failure> {
 
 /// Returns the row in FOCUS's words, if it has a price.
 fn focus(row: &api::CostUsageRow, day: u64) -> Result<Option<Row>, Failure> {
-    let wrong = || Failure::local("the control plane sent a time that isn't one", "is it of another version?");
+    let wrong = || Failure::local("the control plane sent a row that can't be read", "is it of another version?");
     let nanos = |exact: &str| exact.replace('.', "").parse::<i128>().map_err(|_| wrong());
-    let (used, price) = match (&row.line.exact_byte_seconds, &row.storage_price, row.price_nano_dollars_per_hour) {
-        (Some(exact), Some(price), _) => {
+    let api::CostLine { exact_byte_seconds, requests, bytes_read, .. } = &row.line;
+    let count = |number: i64| u64::try_from(number).unwrap_or(0);
+    let (used, price) = match (&row.unit_price, exact_byte_seconds, *requests, *bytes_read) {
+        (Some(price), Some(exact), ..) => {
             (Used::Storage { nanos: nanos(exact)?, unit: price.unit.clone() }, price.nano_dollars)
         }
-        (None, _, Some(price)) => {
+        (Some(price), _, Some(requests), _) => (Used::Requests { count: count(requests) }, price.nano_dollars),
+        (Some(price), _, _, Some(bytes)) => {
+            (Used::Transfer { bytes: count(bytes), unit: price.unit.clone() }, price.nano_dollars)
+        }
+        (None, None, None, None) => {
+            let Some(price) = row.price_nano_dollars_per_hour else { return Ok(None) };
             let (nanos, accelerator) = (nanos(&row.line.exact_gpu_seconds)?, row.accelerator.clone());
             (Used::Devices { nanos, accelerator, is_unheld: row.job.is_none() }, price)
         }
-        _ => return Ok(None),
+        (None, ..) => return Ok(None),
+        (Some(_), None, None, None) => return Err(wrong()),
     };
     let tag = |key, value: &Option<String>| value.clone().map(|value| (key, value));
     let tags = [tag("job", &row.job), tag("name", &row.name), tag("user", &row.user), tag("queue", &row.queue)];

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use gangline_api as api;
-use gangline_base::Money;
+use gangline_base::{Bytes, Money};
 
 use super::{PeriodArgs, device_time, percent, tell_unpriced};
 use crate::client::Client;
@@ -56,6 +56,13 @@ pub(super) fn run(client: &Client, args: &ReportArgs, is_json: bool) -> Result<(
             "not priced: {stored} of stored data; give prices in [[storage.price]] of the configuration"
         ));
     }
+    let (requests, bytes) = (report.total.unpriced_requests, report.total.unpriced_bytes_read);
+    if requests > 0 || bytes > 0 {
+        let bytes = read(bytes);
+        output::tell(&format!(
+            "not priced: {requests} request(s) to object storage, {bytes} read; give prices in [[storage.requests]] of the configuration"
+        ));
+    }
     Ok(())
 }
 
@@ -105,14 +112,21 @@ fn stored(gib_hours: f64) -> String {
     }
 }
 
+/// Formats read bytes.
+fn read(bytes: i64) -> String {
+    Bytes(u64::try_from(bytes).unwrap_or(0)).to_string()
+}
+
 /// Formats the lines of a group, which sum to it.
 pub(super) fn lines(group: &api::CostGroup) -> String {
     let row = |line: &api::CostLine| {
         let money = Money::from_nano_dollars(line.cost_nano_dollars).to_string();
+        let asked = line.unpriced_requests.or(line.unpriced_bytes_read).unwrap_or(0);
         let unpriced = line.unpriced_gpu_seconds + line.unpriced_gib_hours.unwrap_or(0.0);
-        let is_unpriced = unpriced > 0.0 && line.cost_nano_dollars == 0;
-        let (amount, share) = match line.gib_hours {
-            Some(gib_hours) => (stored(gib_hours), "-".to_owned()),
+        let is_unpriced = (unpriced > 0.0 || asked > 0) && line.cost_nano_dollars == 0;
+        let other = line.gib_hours.map(stored).or(line.requests.map(|count| count.to_string()));
+        let (amount, share) = match other.or(line.bytes_read.map(read)) {
+            Some(other) => (other, "-".to_owned()),
             None => (device_time(line.gpu_seconds), percent(line.gpu_seconds, group.gpu_seconds)),
         };
         vec![line.line.clone(), amount, share, if is_unpriced { "not priced".to_owned() } else { money }]

@@ -22,11 +22,13 @@ use super::heal::Healing;
 use super::housekeeping::Housekeeping;
 use super::known::KnownKeys;
 use super::looks::{Look, Looking};
+use super::requests::requests_made;
 use super::runtime::Runtimes;
 use super::survey::{HasJobs, Surveyed};
 use super::troubles::Troubles;
 use super::waiting::Changing;
 use super::{Error, Options};
+use gangline_store::codec::Noted;
 use gangline_store::db::{self, Journal, Reader};
 use gangline_store::model::{JobRecord, RequestKey};
 use gangline_store::ports;
@@ -261,12 +263,14 @@ impl Actor {
             return;
         };
         record.summarise();
-        if let Some(closed) = record.closing(decision) {
-            batch.push_closed(now, &closed);
+        let closed = record.closing(decision);
+        if let Some(closed) = &closed {
+            batch.push_closed(now, closed);
             self.contacts.forget(id);
             self.runtimes.forget(id);
         }
         let booked = record.follow_and_book(now, decision, &self.engine);
+        let asked = closed.and_then(|closed| requests_made(record, &closed, &booked, &self.options.storage));
         self.rows.ledger.extend(booked.into_iter().map(|entry| (record.queue.clone(), entry)));
         record.price_attempt(|node| self.options.price_of(node));
         if matches!(decision, Decision::Place { .. }) && self.options.launcher.allocates() {
@@ -274,6 +278,7 @@ impl Actor {
         }
         info!(job = %id, "{}", record.because);
         self.rows.jobs.insert(id);
+        asked.into_iter().for_each(|asked| self.note_for_bills(now, Noted::Requests(asked), batch));
         self.tell(now, decision, batch);
         if let Decision::Place { job, attempt, shares, .. } = decision {
             let specs = self.supervisor_specs(*job, *attempt, shares);

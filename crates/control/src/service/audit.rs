@@ -53,7 +53,7 @@ struct State {
 pub(super) struct Found {
     /// Jobs with a damaged row, in the job table or in the ledger.
     jobs: Vec<JobId>,
-    /// Accounts of jobs, and notes of what nodes offer and of what is stored.
+    /// Accounts of jobs, and notes of what nodes offer, of what is stored and of requests.
     bills: u64,
     answers: u64,
     /// SQLite's verdict on the file, if it isn't sound.
@@ -165,6 +165,13 @@ pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
     while let Some(at) = after {
         let slice = reader.audit_capacities(&at, ACCOUNTS);
         after = slice.as_ref().ok().and_then(|slice| slice.next.clone());
+        found.bills += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
+        rest().then_some(())?;
+    }
+    let mut after = Some((0, 0));
+    while let Some(at) = after {
+        let slice = reader.audit_requests(at, ACCOUNTS);
+        after = slice.as_ref().ok().and_then(|slice| slice.next);
         found.bills += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
         rest().then_some(())?;
     }

@@ -34,6 +34,7 @@ mod once;
 mod queries;
 mod queues;
 mod reports;
+mod requests;
 mod retention;
 mod runtime;
 mod slowness;

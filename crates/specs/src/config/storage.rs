@@ -1,4 +1,4 @@
-//! The table `[storage]` of the configuration file: what stored data costs, and how often it is measured.
+//! The table `[storage]` of the configuration file: what stored data costs, how often it is measured, and what requests cost.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use gangline_base::{Bytes, Money};
 use serde::Deserialize;
 
+use super::request_prices::{self, RequestPrice, RequestPriceV1};
 use crate::jobfile::parse_age;
 
 /// The value for storage that isn't measured.
@@ -28,6 +29,8 @@ pub struct Storage {
     pub measure_every: Option<Duration>,
     /// The prices, by folder.
     pub prices: Vec<FolderPrice>,
+    /// What requests to object storage cost.
+    pub requests: Vec<RequestPrice>,
 }
 
 /// The price of what lies in a folder.
@@ -45,7 +48,7 @@ pub struct FolderPrice {
 
 impl Default for Storage {
     fn default() -> Self {
-        Storage { measure_every: Some(EVERY), prices: Vec::new() }
+        Storage { measure_every: Some(EVERY), prices: Vec::new(), requests: Vec::new() }
     }
 }
 
@@ -64,6 +67,8 @@ pub(super) struct StorageV1 {
     measure_every: Option<String>,
     #[serde(default)]
     price: Vec<FolderPriceV1>,
+    #[serde(default)]
+    requests: Vec<RequestPriceV1>,
 }
 
 #[derive(Deserialize)]
@@ -100,7 +105,7 @@ impl StorageV1 {
             }
             prices.push(written.read().map_err(refused)?);
         }
-        Ok(Storage { measure_every, prices })
+        Ok(Storage { measure_every, prices, requests: request_prices::read(self.requests)? })
     }
 }
 

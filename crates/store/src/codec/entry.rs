@@ -22,6 +22,7 @@ use super::closed::ClosedAttempt;
 use super::noted::Noted;
 use super::place::PlaceV1;
 use super::remedy::RemedyV1;
+use super::requests::RequestsMade;
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
 use super::standing::OutsideV1;
@@ -127,6 +128,7 @@ pub(super) enum EntryV1 {
     AttemptClosed(Box<ClosedAttempt>),
     CapacityChanged(Box<CapacityChanged>),
     StorageMeasured(Box<StorageMeasured>),
+    RequestsMade(Box<RequestsMade>),
 }
 
 /// The content of a journal record.
@@ -276,6 +278,7 @@ pub fn decode_entry(body: &[u8]) -> Result<Recorded, Error> {
         EntryV1::AttemptClosed(closed) => Ok(Recorded::Closed(closed)),
         EntryV1::CapacityChanged(changed) => Ok(Recorded::Noted(Box::new(Noted::Capacity(*changed)))),
         EntryV1::StorageMeasured(measured) => Ok(Recorded::Noted(Box::new(Noted::Storage(*measured)))),
+        EntryV1::RequestsMade(made) => Ok(Recorded::Noted(Box::new(Noted::Requests(*made)))),
         entry => Ok(Recorded::Engine(Box::new(entry_from_disk(entry)?))),
     }
 }
@@ -366,7 +369,10 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
             return Ok(Entry::Decision(Decision::Requeue { job, attempt, not_before, reason }));
         }
         EntryV1::End { job, fate } => return Ok(Entry::Decision(Decision::End { job, fate: fate.into() })),
-        EntryV1::AttemptClosed(_) | EntryV1::CapacityChanged(_) | EntryV1::StorageMeasured(_) => {
+        EntryV1::AttemptClosed(_)
+        | EntryV1::CapacityChanged(_)
+        | EntryV1::StorageMeasured(_)
+        | EntryV1::RequestsMade(_) => {
             return Err(Error::Impossible("entry of the engine"));
         }
     };

@@ -7,7 +7,8 @@
 //! - Version 3 is the result of an attempt ([`ClosedAttempt`]), which belongs to the control plane rather
 //!   than to the engine.
 //! - Version 4 is a change of what a node offers ([`CapacityChanged`]), which is the control plane's as well.
-//! - Version 5 is how much data a folder holds ([`StorageMeasured`]), which is the control plane's too.
+//! - Version 5 is how much data a folder holds ([`StorageMeasured`]), and what an attempt asked of object storage
+//!   ([`RequestsMade`]), which are the control plane's too.
 //!
 //! These types mirror the engine's and don't have to change with them: a new version adds a type and a
 //! conversion, and old records stay readable. Field names are part of the format.
@@ -28,6 +29,7 @@ mod pace;
 mod place;
 mod principal;
 mod remedy;
+mod requests;
 mod sharing;
 mod snapshot;
 mod spares;
@@ -47,6 +49,7 @@ pub use closed::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
 pub use entry::{Recorded, decode_entry, encode_entry};
 pub use noted::Noted;
 pub use principal::{encode_event, principal_of};
+pub use requests::{DatasetRequests, RequestRateV1, RequestsMade};
 pub use snapshot::{decode_snapshot, encode_snapshot};
 pub use spec::{PinV1, SpecV1, hang_timeout_ms};
 pub use storage::{StorageClassV1, StorageMeasured, StorageOwner, StorageRateV1};

@@ -1,7 +1,8 @@
 //! What the control plane notes for bills beside the engine's entries: a state that lasts until the next note of the same
-//! thing.
+//! thing, or what an attempt did.
 
 use super::capacity::CapacityChanged;
+use super::requests::RequestsMade;
 use super::storage::StorageMeasured;
 
 /// A note for bills.
@@ -11,15 +12,18 @@ pub enum Noted {
     Capacity(CapacityChanged),
     /// How much data is stored in a folder.
     Storage(StorageMeasured),
+    /// What an attempt asked of object storage.
+    Requests(RequestsMade),
 }
 
 impl Noted {
-    /// Returns the node or the folder.
+    /// Says what the note is about, in words that follow "the note of".
     #[must_use]
-    pub fn subject(&self) -> &str {
+    pub fn subject(&self) -> String {
         match self {
-            Noted::Capacity(changed) => &changed.node,
-            Noted::Storage(measured) => &measured.folder,
+            Noted::Capacity(changed) => format!("what node {} offered", changed.node),
+            Noted::Storage(measured) => format!("what was stored in {}", measured.folder),
+            Noted::Requests(made) => format!("what attempt {} of {} asked of object storage", made.attempt, made.job),
         }
     }
 
@@ -29,6 +33,7 @@ impl Noted {
         match self {
             Noted::Capacity(changed) => changed.encode(),
             Noted::Storage(measured) => measured.encode(),
+            Noted::Requests(made) => made.encode(),
         }
     }
 }

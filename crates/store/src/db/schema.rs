@@ -21,6 +21,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0011_accounts.sql"),
     include_str!("migrations/0012_storage.sql"),
     include_str!("migrations/0013_no_curves.sql"),
+    include_str!("migrations/0014_requests.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";

@@ -6,7 +6,7 @@ use rusqlite::{Row, Rows, Transaction, params};
 use super::account;
 use super::answers::is_intact;
 use super::store::{from_sql, unless_damaged};
-use super::{capacity, storage};
+use super::{capacity, requests, storage};
 
 /// The result of checking a slice of a table.
 #[derive(Debug)]
@@ -88,6 +88,23 @@ pub(crate) fn storage_from(
     let mut statement = transaction.prepare_cached(&sql)?;
     slice_of(statement.query(params![folder, at, count])?, count, |row| {
         let is_damaged = unless_damaged(storage::read(row))?.is_none();
+        Ok(((row.get(0)?, row.get(1)?), u64::from(is_damaged)))
+    })
+}
+
+/// Checks `count` attempts' requests after a job and an attempt.
+pub(crate) fn requests_from(
+    transaction: &Transaction<'_>,
+    (job, attempt): (i64, i64),
+    count: u32,
+) -> rusqlite::Result<Slice<(i64, i64)>> {
+    let sql = format!(
+        "SELECT {} FROM requests WHERE (job, attempt) > (?1, ?2) ORDER BY job, attempt LIMIT ?3",
+        requests::COLUMNS
+    );
+    let mut statement = transaction.prepare_cached(&sql)?;
+    slice_of(statement.query(params![job, attempt, count])?, count, |row| {
+        let is_damaged = unless_damaged(requests::read(row))?.is_none();
         Ok(((row.get(0)?, row.get(1)?), u64::from(is_damaged)))
     })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gangline_base::{JobId, SweepId, Timestamp};
 
-use crate::codec::{CapacityChanged, StorageMeasured};
+use crate::codec::{CapacityChanged, RequestsMade, StorageMeasured};
 use crate::db::{Error, Record, Sequence};
 use crate::model::{Booked, JobRecord, Kept, KeptAnswer, Listing, RequestKey, Standing, Usage, Wanted};
 
@@ -50,6 +50,18 @@ pub trait Queries {
     ) -> Result<(), Error>;
     /// Returns all measurements of one folder, by time.
     fn storage_in(&self, folder: &str) -> Result<Vec<(Timestamp, StorageMeasured)>, Error>;
+
+    /// Passes what attempts asked of object storage in a period, at least in part, to `each`, by their ends.
+    ///
+    /// # Errors
+    /// As [`Queries::job`]; `each` has been called for a part of them then.
+    fn requests(&self, period: (Timestamp, Timestamp), each: &mut dyn FnMut(RequestsMade)) -> Result<(), Error>;
+
+    /// Returns what a job's attempts asked of object storage.
+    ///
+    /// # Errors
+    /// As [`Queries::job`].
+    fn requests_of(&self, job: JobId) -> Result<Vec<RequestsMade>, Error>;
 
     /// Returns at most `count` wanted jobs before `before`, newest first. Where few are wanted, it may return none
     /// although there are more beyond ([`Listing::has_more`]).

@@ -8,12 +8,13 @@ use gangline_orchestration::Engine;
 use rusqlite::Transaction;
 
 use super::{Outcome, begin_after};
-use crate::codec::{Noted, decode_entry};
+use crate::codec::{CapacityChanged, Noted, RequestsMade, StorageMeasured, decode_entry};
 use crate::db::{self, Reader, Sequence};
 use crate::history::Error;
 use crate::model::{
     Account, JobRecord, LedgerRow, Made, Remade, Remake, SweepRecord, is_removed, known_jobs, read_job, read_stored,
-    read_sweep, stored_account, stored_capacity, stored_ledger, stored_storage, write_account, write_job, write_sweep,
+    read_sweep, stored_account, stored_capacity, stored_ledger, stored_requests, stored_storage, write_account,
+    write_job, write_sweep,
 };
 use crate::sqlite::write_noted;
 
@@ -171,7 +172,7 @@ impl<'t> Making<'t> {
             self.take_noted()?;
         }
         self.noted.0 = at;
-        self.noted.1.insert(noted.subject().to_owned(), noted);
+        self.noted.1.insert(noted.subject(), noted);
         Ok(())
     }
 
@@ -181,21 +182,23 @@ impl<'t> Making<'t> {
     }
 
     fn compare_note(&mut self, at: Timestamp, noted: &Noted) -> Result<(), Error> {
-        let subject = noted.subject();
         let stored = |transaction: &Transaction<'_>| match noted {
-            Noted::Capacity(_) => stored_capacity(transaction, at, subject).map(|found| found.map(Noted::Capacity)),
-            Noted::Storage(_) => stored_storage(transaction, at, subject).map(|found| found.map(Noted::Storage)),
+            Noted::Capacity(CapacityChanged { node, .. }) => {
+                stored_capacity(transaction, at, node).map(|found| found.map(Noted::Capacity))
+            }
+            Noted::Storage(StorageMeasured { folder, .. }) => {
+                stored_storage(transaction, at, folder).map(|found| found.map(Noted::Storage))
+            }
+            Noted::Requests(RequestsMade { job, attempt, .. }) => {
+                stored_requests(transaction, *job, *attempt).map(|found| found.map(Noted::Requests))
+            }
         };
         let stored = intact(self.reader.read(stored))?;
         if stored.flatten().is_some_and(|stored| stored == *noted) {
             self.outcome.noted.same += 1;
         } else {
             self.outcome.noted.remade += 1;
-            let what = match noted {
-                Noted::Capacity(_) => format!("what node {subject} offered"),
-                Noted::Storage(_) => format!("what was stored in {subject}"),
-            };
-            self.outcome.tell(format!("{what} is damaged or missing"));
+            self.outcome.tell(format!("{} is damaged or missing", noted.subject()));
         }
         self.put(|transaction| write_noted(transaction, at, noted))
     }

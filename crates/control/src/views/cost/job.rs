@@ -19,6 +19,7 @@ impl Views {
         let Some((record, booked)) = self.reader.job(id)? else { return Ok(None) };
         let mut biller = attempts_of(&record, &booked, now);
         self.keep_checkpoints(&record, &mut biller, now)?;
+        self.ask_of(id, &mut biller)?;
         let bill = biller.finish(|_, _| None);
         let attempts = bill.groups.iter().filter_map(|(number, group)| Some((number.as_ref()?, group)));
         let attempts = attempts.map(|(number, group)| wire::group(number.to_string(), group)).collect();
@@ -29,11 +30,11 @@ impl Views {
 fn of(record: &JobRecord, total: &Group, attempts: Vec<gangline_api::CostGroup>) -> JobCost {
     let devices = total.sum(Line::is_of_devices);
     // Without a price for all of its time, a cost for each step would be too low.
-    let cost = (devices.unpriced == 0 && devices.nanos > 0).then(|| total.sum(|_| true).cost);
+    let cost = (devices.unpriced == 0 && devices.quantity > 0).then(|| total.sum(|_| true).cost);
     let per = |count: i128| cost.filter(|_| count > 0).and_then(|cost| i64::try_from(cost / count).ok());
     let steps = record.high_water_step;
     let tokens = record.progress.tokens_per_step.map(|tokens| whole(tokens * as_float(steps)));
-    let useful = total.sum(Line::is_useful).nanos;
+    let useful = total.sum(Line::is_useful).quantity;
     let live_steps = record.progress.total_steps.filter(|_| !record.state.is_final());
     let first = record.progress.first_step.unwrap_or(0);
     JobCost {

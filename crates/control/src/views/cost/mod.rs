@@ -2,6 +2,7 @@
 
 mod budgets;
 mod job;
+mod requests;
 mod storage;
 mod wire;
 
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use gangline_accounting::bill::{Biller, Held, Period, StorageRate};
+use gangline_accounting::bill::{Biller, Held, Period, RequestRate, StorageRate};
 use gangline_api::{self as api, Time};
 use gangline_base::{Bucket, Buckets, GpuSeconds, JobId, Money, Timestamp};
 use gangline_store::codec::CapacityChanged;
@@ -78,7 +79,7 @@ enum Key {
 /// Which rows of an export are one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RowKey {
-    /// The node, or the folder of stored data.
+    /// The node, the folder of stored data, or the address of a dataset.
     resource: String,
     job: Option<JobId>,
     rate: Rate,
@@ -87,8 +88,9 @@ struct RowKey {
 /// What a row is charged by; none if it has no price.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rate {
-    OfDevices(Option<Money>),
-    OfStorage(Option<StorageRate>),
+    Devices(Option<Money>),
+    Storage(Option<StorageRate>),
+    Requests(RequestRate),
 }
 
 /// A booking, or what a running attempt would be booked as.
@@ -128,6 +130,9 @@ impl Views {
             biller.hold(key, &held(charge.usage));
         })?;
         self.stored(period, |measured, time| biller.keep(storage::group_of(measured, by), time, &measured.stored()))?;
+        self.asked(period, |made, reads| {
+            biller.ask(requests::group_of(made, by), (made.from, made.to), &reads.requests());
+        })?;
         let mut bill = biller.finish(|node, capacity| match by {
             By::Node => Key::Named(node.to_owned()),
             By::Accelerator => Key::Named(capacity.accelerator.0.clone()),
@@ -148,7 +153,7 @@ impl Views {
             let usage = charge.usage;
             let held = held(usage);
             let node = usage.booked.node.clone();
-            let key = RowKey { resource: node, job: Some(usage.job), rate: Rate::OfDevices(held.price) };
+            let key = RowKey { resource: node, job: Some(usage.job), rate: Rate::Devices(held.price) };
             if let Some(kind) = biller.accelerator(&key.resource, held.from.max(period.from)) {
                 kinds.insert(key.resource.clone(), kind.0.clone());
             }
@@ -160,10 +165,11 @@ impl Views {
             biller.hold(key, &held);
         })?;
         self.stored(period, |measured, time| storage::add_row(measured, time, &mut biller, &mut jobs))?;
+        self.asked(period, |made, reads| requests::add_row(made, reads, &mut biller, &mut jobs))?;
         let offered = std::cell::RefCell::new(kinds);
         let bill = biller.finish(|node, capacity| {
             offered.borrow_mut().insert(node.to_owned(), capacity.accelerator.0.clone());
-            RowKey { resource: node.to_owned(), job: None, rate: Rate::OfDevices(capacity.price) }
+            RowKey { resource: node.to_owned(), job: None, rate: Rate::Devices(capacity.price) }
         });
         Ok(wire::usage(&bill, &jobs, &offered.into_inner()))
     }

@@ -106,5 +106,5 @@ pub(super) fn add_row(
         });
     }
     let job = measured.owner.as_ref().map(|owner| owner.job);
-    biller.keep(RowKey { resource: measured.folder.clone(), job, rate: Rate::OfStorage(stored.price) }, time, &stored);
+    biller.keep(RowKey { resource: measured.folder.clone(), job, rate: Rate::Storage(stored.price) }, time, &stored);
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gangline_accounting::bill::{Amount, Bill, Group, Line, StorageRate};
-use gangline_api::{CostGroup, CostLine, CostReport, CostStoragePrice, CostUsage, CostUsageRow, Time};
-use gangline_base::{Bucket, JobId, Money};
+use gangline_accounting::bill::{Amount, Bill, Group, Line, StorageRate, Unit};
+use gangline_api::{CostGroup, CostLine, CostReport, CostUnitPrice, CostUsage, CostUsageRow, Time};
+use gangline_base::{Bucket, Bytes, JobId, Money};
 
 use super::{By, Key, Rate, RowKey};
 
@@ -39,19 +39,26 @@ pub(super) fn report(bill: &Bill<Key>, by: By, is_shared: bool, estimated_jobs: 
 }
 
 pub(super) fn group(name: String, group: &Group) -> CostGroup {
-    let (devices, storage) = (group.sum(Line::is_of_devices), group.sum(|line| !line.is_of_devices()));
-    let held = group.sum(Line::is_held).nanos;
-    let useful = group.sum(Line::is_useful).nanos;
-    let is_known = useful > 0 || group.sum(|line| line == Line::Held(Bucket::Unreported)).nanos == 0;
+    let of = |unit: Unit| group.sum(|line| line.unit() == unit);
+    let (devices, storage) = (of(Unit::DeviceTime), of(Unit::ByteTime));
+    let (requests, moved) = (of(Unit::Requests), of(Unit::Bytes));
+    let all = [devices, storage, requests, moved];
+    let held = group.sum(Line::is_held).quantity;
+    let useful = group.sum(Line::is_useful).quantity;
+    let is_known = useful > 0 || group.sum(|line| line == Line::Held(Bucket::Unreported)).quantity == 0;
     CostGroup {
         name,
         jobs: u64::try_from(group.jobs.len()).unwrap_or(u64::MAX),
-        gpu_seconds: seconds(devices.nanos),
-        gib_hours: gib_hours(storage.nanos),
-        cost_nano_dollars: (devices + storage).money().nano_dollars(),
-        cost: cost(&devices, &storage),
+        gpu_seconds: seconds(devices.quantity),
+        gib_hours: gib_hours(storage.quantity),
+        requests: small(requests.quantity),
+        bytes_read: small(moved.quantity),
+        cost_nano_dollars: all.into_iter().sum::<Amount>().money().nano_dollars(),
+        cost: cost(&all),
         unpriced_gpu_seconds: seconds(devices.unpriced),
         unpriced_gib_hours: gib_hours(storage.unpriced),
+        unpriced_requests: small(requests.unpriced),
+        unpriced_bytes_read: small(moved.unpriced),
         useful_share: (held > 0 && is_known).then(|| seconds(useful) / seconds(held)),
         lines: lines(group).collect(),
     }
@@ -63,27 +70,38 @@ pub(super) fn lines(group: &Group) -> impl Iterator<Item = CostLine> + '_ {
 }
 
 fn line(line: Line, amount: &Amount) -> CostLine {
-    let (devices, bytes) = if line.is_of_devices() { (*amount, None) } else { (Amount::default(), Some(amount)) };
+    let of = |unit: Unit| Some(amount).filter(|_| line.unit() == unit);
+    let (devices, stored) = (of(Unit::DeviceTime).copied().unwrap_or_default(), of(Unit::ByteTime));
+    let (requests, moved) = (of(Unit::Requests), of(Unit::Bytes));
     CostLine {
         line: line.name().to_owned(),
-        gpu_seconds: seconds(devices.nanos),
-        exact_gpu_seconds: exact(devices.nanos),
-        gib_hours: bytes.map(|bytes| gib_hours(bytes.nanos)),
-        exact_byte_seconds: bytes.map(|bytes| exact(bytes.nanos)),
+        gpu_seconds: seconds(devices.quantity),
+        exact_gpu_seconds: exact(devices.quantity),
+        gib_hours: stored.map(|stored| gib_hours(stored.quantity)),
+        exact_byte_seconds: stored.map(|stored| exact(stored.quantity)),
+        requests: requests.map(|requests| small(requests.quantity)),
+        bytes_read: moved.map(|moved| small(moved.quantity)),
         cost_nano_dollars: amount.money().nano_dollars(),
         unpriced_gpu_seconds: seconds(devices.unpriced),
-        unpriced_gib_hours: bytes.map(|bytes| gib_hours(bytes.unpriced)),
+        unpriced_gib_hours: stored.map(|stored| gib_hours(stored.unpriced)),
+        unpriced_requests: requests.map(|requests| small(requests.unpriced)),
+        unpriced_bytes_read: moved.map(|moved| small(moved.unpriced)),
     }
 }
 
 /// Returns the cost as text; what has no price isn't free.
-fn cost(devices: &Amount, storage: &Amount) -> String {
-    let is_some_unpriced = devices.unpriced > 0 || storage.unpriced > 0;
-    if is_some_unpriced && devices.unpriced == devices.nanos && storage.unpriced == storage.nanos {
+fn cost(amounts: &[Amount]) -> String {
+    let is_some_unpriced = amounts.iter().any(|amount| amount.unpriced > 0);
+    if is_some_unpriced && amounts.iter().all(|amount| amount.unpriced == amount.quantity) {
         "not priced".to_owned()
     } else {
-        (*devices + *storage).money().to_string()
+        amounts.iter().copied().sum::<Amount>().money().to_string()
     }
+}
+
+/// Returns a number of requests or bytes.
+fn small(quantity: i128) -> i64 {
+    i64::try_from(quantity).unwrap_or(i64::MAX)
 }
 
 /// What an export says of a job.
@@ -109,9 +127,9 @@ pub(super) fn usage(bill: &Bill<RowKey>, jobs: &Jobs, kinds: &BTreeMap<String, S
                 queue: known.map(|whose| whose.queue.clone()),
                 node: key.resource.clone(),
                 accelerator: kinds.get(&key.resource).cloned(),
-                line,
                 price_nano_dollars_per_hour: device_price(&key.rate).map(Money::nano_dollars),
-                storage_price: storage_price(&key.rate),
+                unit_price: unit_price(&key.rate, &line.line),
+                line,
                 is_estimated: known.is_some_and(|whose| whose.is_running),
             }
         })
@@ -121,15 +139,28 @@ pub(super) fn usage(bill: &Bill<RowKey>, jobs: &Jobs, kinds: &BTreeMap<String, S
 
 const fn device_price(rate: &Rate) -> Option<Money> {
     match rate {
-        Rate::OfDevices(price) => *price,
-        Rate::OfStorage(_) => None,
+        Rate::Devices(price) => *price,
+        Rate::Storage(_) | Rate::Requests(_) => None,
     }
 }
 
-fn storage_price(rate: &Rate) -> Option<CostStoragePrice> {
-    let Rate::OfStorage(Some(StorageRate { per_month, unit, .. })) = rate else { return None };
-    let unit = if unit.0 == GIB { "GiB-Months" } else { "GB-Months" };
-    Some(CostStoragePrice { nano_dollars: per_month.nano_dollars(), unit: unit.to_owned() })
+/// Returns what a unit of a line costs, if it isn't device time.
+fn unit_price(rate: &Rate, line: &str) -> Option<CostUnitPrice> {
+    let name_of = |unit: Bytes| if unit.0 == GIB { "GiB" } else { "GB" };
+    let (price, unit) = match rate {
+        Rate::Devices(_) => return None,
+        Rate::Storage(rate) => {
+            let StorageRate { per_month, unit, .. } = (*rate)?;
+            (per_month, format!("{}-Months", name_of(unit)))
+        }
+        Rate::Requests(rate) if line == Line::Transfer.name() => (rate.per_unit?, name_of(rate.unit).to_owned()),
+        Rate::Requests(rate) => {
+            let is_list = line == Line::Lists.name();
+            let price = if is_list { rate.per_thousand_lists } else { rate.per_thousand };
+            (price?, "1000 Requests".to_owned())
+        }
+    };
+    Some(CostUnitPrice { nano_dollars: price.nano_dollars(), unit })
 }
 
 /// Returns nanoseconds of a byte as hours of a GiB.

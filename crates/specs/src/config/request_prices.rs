@@ -1,0 +1,138 @@
+//! The tables `[[storage.requests]]` of the configuration file: what requests to object storage cost, and the bytes that they read.
+
+use gangline_base::{Bytes, Money};
+use serde::Deserialize;
+
+/// The most prices.
+const PRICES_MAX: usize = 1_000;
+/// The highest price of a thousand requests, or of a GB or GiB: above any real one.
+const PRICE_MAX: Money = Money::from_nano_dollars(100_000_000_000);
+
+/// Prices of what is below an address; what has none is not priced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestPrice {
+    /// The address, such as `s3://corpus`.
+    pub address: String,
+    /// What a thousand GET or HEAD requests cost.
+    pub per_thousand: Option<Money>,
+    /// What a thousand LIST requests cost.
+    pub per_thousand_lists: Option<Money>,
+    /// What `unit` of read bytes costs.
+    pub per_unit: Option<Money>,
+    /// The unit: a GB or a GiB.
+    pub unit: Bytes,
+}
+
+impl RequestPrice {
+    /// Returns the prices of an address: those of the longest address that it is at or below.
+    #[must_use]
+    pub fn of<'a>(prices: &'a [RequestPrice], address: &str) -> Option<&'a RequestPrice> {
+        let is_below = |price: &&RequestPrice| {
+            let rest = address.strip_prefix(price.address.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || price.address.ends_with('/'))
+        };
+        prices.iter().filter(is_below).max_by_key(|price| price.address.len())
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RequestPriceV1 {
+    address: String,
+    usd_per_1000: Option<String>,
+    usd_per_1000_lists: Option<String>,
+    usd_per_gb: Option<String>,
+    usd_per_gib: Option<String>,
+}
+
+/// Returns the prices; an error says which one is invalid.
+pub(super) fn read(written: Vec<RequestPriceV1>) -> Result<Vec<RequestPrice>, String> {
+    if written.len() > PRICES_MAX {
+        return Err(format!("there are more than {PRICES_MAX} prices of requests"));
+    }
+    let mut prices: Vec<RequestPrice> = Vec::new();
+    for price in written {
+        let address = price.address.clone();
+        let refused = |message: String| format!("the prices of requests to {address}: {message}");
+        if prices.iter().any(|known| known.address == address) {
+            return Err(refused("they are there twice".to_owned()));
+        }
+        prices.push(price.read().map_err(refused)?);
+    }
+    Ok(prices)
+}
+
+impl RequestPriceV1 {
+    fn read(self) -> Result<RequestPrice, String> {
+        if !self.address.contains("://") {
+            return Err("`address` has to be one of a remote dataset, or its beginning, such as s3://corpus".to_owned());
+        }
+        let (key, per_unit, unit) = match (self.usd_per_gb, self.usd_per_gib) {
+            (Some(_), Some(_)) => {
+                return Err("write one of `usd_per_gb` (10^9 bytes) and `usd_per_gib` (2^30)".to_owned());
+            }
+            (None, Some(text)) => ("usd_per_gib", Some(text), 1 << 30),
+            (text, None) => ("usd_per_gb", text, 1_000_000_000),
+        };
+        let read = RequestPrice {
+            address: self.address,
+            per_thousand: money("usd_per_1000", self.usd_per_1000)?,
+            per_thousand_lists: money("usd_per_1000_lists", self.usd_per_1000_lists)?,
+            per_unit: money(key, per_unit)?,
+            unit: Bytes(unit),
+        };
+        if [read.per_thousand, read.per_thousand_lists, read.per_unit].iter().all(Option::is_none) {
+            let keys = "`usd_per_1000` (GET and HEAD), `usd_per_1000_lists`, `usd_per_gb` or `usd_per_gib`";
+            return Err(format!("there is no price: write {keys}"));
+        }
+        Ok(read)
+    }
+}
+
+fn money(key: &str, text: Option<String>) -> Result<Option<Money>, String> {
+    let Some(text) = text else { return Ok(None) };
+    let price: Money = text.parse().map_err(|error| format!("`{key}`: {error}"))?;
+    if price > PRICE_MAX {
+        return Err(format!("`{key}` has to be at most {PRICE_MAX}"));
+    }
+    Ok(Some(price))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn read(text: &str) -> Result<Vec<RequestPrice>, String> {
+        Config::parse(text).map(|config| config.storage.requests).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_longest_address_with_prices_counts() {
+        let text = "[[storage.requests]]\naddress = 's3://'\nusd_per_1000 = '0.0004'\nusd_per_1000_lists = '0.005'\n\
+            [[storage.requests]]\naddress = 's3://corpus'\nusd_per_1000 = '0'\nusd_per_gib = '0.09'\n";
+        let prices = read(text).expect("a sound file");
+        let of = |address: &str| RequestPrice::of(&prices, address).map(|price| price.address.as_str());
+        assert_eq!(of("s3://corpus/c4"), Some("s3://corpus"));
+        assert_eq!(of("s3://corpus"), Some("s3://corpus"));
+        assert_eq!(of("s3://corpus2/c4"), Some("s3://"));
+        assert_eq!(of("https://example.org/c4"), None);
+        let corpus = &prices[1];
+        assert_eq!((corpus.per_thousand, corpus.per_thousand_lists), (Some(Money::ZERO), None), "free isn't unknown");
+        assert_eq!((corpus.per_unit, corpus.unit), (Some(Money::from_nano_dollars(90_000_000)), Bytes(1 << 30)));
+    }
+
+    #[test]
+    fn bad_prices_say_which_and_why() {
+        let refused = |text: &str| read(&format!("[[storage.requests]]\n{text}")).expect_err("a refusal");
+        let of_corpus = |rest: &str| refused(&format!("address = 's3://corpus'\n{rest}"));
+        assert!(refused("address = 'corpus'\nusd_per_1000 = '1'").contains("`address` has to be"));
+        assert!(of_corpus("").ends_with("`usd_per_gb` or `usd_per_gib`"));
+        assert!(of_corpus("usd_per_gb = '1'\nusd_per_gib = '1'").contains("write one of"));
+        assert!(of_corpus("usd_per_1000 = 'much'").contains("the prices of requests to s3://corpus: `usd_per_1000`: "));
+        assert!(of_corpus("usd_per_1000_lists = '-1'").contains("`usd_per_1000_lists`: "));
+        assert!(of_corpus("usd_per_1000 = '101'").contains("`usd_per_1000` has to be at most"));
+        let one = "usd_per_1000 = '1'\n[[storage.requests]]\naddress = 's3://corpus'\nusd_per_1000 = '1'";
+        assert!(of_corpus(one).contains("they are there twice"));
+    }
+}
