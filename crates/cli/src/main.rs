@@ -174,7 +174,7 @@ enum Command {
     Plan(Box<plan::PlanArgs>),
     /// Run a trace through a scheduling policy on a cluster that isn't there
     Simulate(simulate::SimulateArgs),
-    /// Say from a trace of a gang's operations how much stragglers cost it, and which ranks, stages and operations they are
+    /// Say how much stragglers cost a job, and which ranks and phases they are; or the same of a trace of a gang's operations
     Stragglers(stragglers::StragglersArgs),
     /// Check this machine, or a pool of nodes: what a training run will suffer from, and how much
     #[command(after_help = "Exit codes: 0 no problem found, 1 problems found (or the command failed), 2 usage.")]
@@ -252,7 +252,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Plan(args) => plan::run(&args, global.json)?,
         Command::Simulate(args) => simulate::run(&args, global.json)?,
         Command::Slurm { command } => slurm::run(&command, global.json)?,
-        Command::Stragglers(args) => stragglers::run(&args, global.json)?,
+        Command::Stragglers(args) => stragglers::run(&global, &args)?,
         Command::Submit(args) => return submit::run(&Client::connect(&global)?, &args, global.json),
         Command::Run(args) => return run::run(&Client::connect(&global)?, &args),
         Command::Exec(args) => match exec::exec(&Client::connect(&global)?, &args)? {},

@@ -1,5 +1,7 @@
-//! `gangline stragglers`: reads a trace of a gang's operations, says how much stragglers cost it and who they are, and writes
-//! the trace for Perfetto. Needs no control plane.
+//! `gangline stragglers`: says how much stragglers cost a gang and who they are, by a trace of its operations (which needs no
+//! control plane) or by the steps that a job's ranks reported, and writes either for Perfetto.
+
+mod of_job;
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -12,40 +14,82 @@ use gangline_telemetry::stragglers::{
 };
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::failure::Failure;
-use crate::output;
+use crate::{Global, output};
 
 /// How many parts of a sort the text shows; --json has all.
 const SHOWN_MOST: usize = 5;
 /// How large the file of --meta may be.
 const META_BYTES_MAX: u64 = 1 << 16;
 
+/// A job, or a trace.
 #[derive(Args, Debug)]
 pub(crate) struct StragglersArgs {
-    /// The trace: Parquet (Snappy or uncompressed), CSV with a heading, or JSON lines
-    #[arg(long, value_name = "FILE")]
-    trace: PathBuf,
+    /// A job, as job-3 or 3, by the steps that its ranks reported; without it --trace names a file
+    #[arg(required_unless_present = "trace")]
+    job: Option<String>,
+    /// A trace of every operation: Parquet (Snappy or uncompressed), CSV with a heading, or JSON lines
+    #[arg(long, value_name = "FILE", conflicts_with = "job")]
+    trace: Option<PathBuf>,
     /// How the gang is cut, in flat YAML: dp_size: 4, pp_size: 4, and so on [default: as the trace's ranks show]
-    #[arg(long, value_name = "FILE", conflicts_with = "layout")]
+    #[arg(long, value_name = "FILE", conflicts_with = "layout", requires = "trace")]
     meta: Option<PathBuf>,
     /// How the gang is cut: dp=4,pp=4,tp=4, with dsp and vpp as they apply [default: as the trace's ranks show]
-    #[arg(long, value_name = "KEY=VALUE,...")]
+    #[arg(long, value_name = "KEY=VALUE,...", requires = "trace")]
     layout: Option<String>,
-    /// Write the trace into this file, for Perfetto or Chrome's about:tracing
+    #[command(flatten)]
+    of_job: OfJob,
+    /// Write the steps, or the trace, into this file, for Perfetto or Chrome's about:tracing
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &StragglersArgs, is_json: bool) -> Result<(), Failure> {
-    let refused = |error: TraceError| refused(&args.trace, &error.to_string());
-    let trace = read(load(&args.trace, FILE_BYTES_MAX)?).map_err(refused)?;
-    let layout = layout(args, &trace)?;
+/// Which steps of a job.
+#[derive(Args, Debug)]
+struct OfJob {
+    /// Only this attempt [default: the last]
+    #[arg(long, value_name = "N", requires = "job")]
+    attempt: Option<u32>,
+    /// So many of the newest steps
+    #[arg(long, value_name = "STEPS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    last: u64,
+    /// From this step on, instead
+    #[arg(long, value_name = "STEP", requires = "job", conflicts_with = "last")]
+    from_step: Option<u64>,
+    /// Up to this step
+    #[arg(long, value_name = "STEP", requires = "job")]
+    to_step: Option<u64>,
+}
+
+pub(crate) fn run(global: &Global, args: &StragglersArgs) -> Result<(), Failure> {
+    match (&args.job, &args.trace) {
+        (Some(job), _) => {
+            let which = (job.as_str(), &args.of_job, args.perfetto.as_deref());
+            of_job::run(&Client::connect(global)?, which, global.json)
+        }
+        (None, Some(trace)) => of_trace(trace, args, global.json),
+        // The options need one of the two.
+        (None, None) => Ok(()),
+    }
+}
+
+fn of_trace(file: &Path, args: &StragglersArgs, is_json: bool) -> Result<(), Failure> {
+    let refused = |error: TraceError| refused(file, &error.to_string());
+    let trace = read(load(file, FILE_BYTES_MAX)?).map_err(refused)?;
+    let layout = layout(file, args, &trace)?;
     let analysis = analyse(&trace, &layout).map_err(refused)?;
     if let Some(path) = &args.perfetto {
-        write_timeline(path, &trace)
-            .map_err(|error| Failure::local(format!("failed to write {}: {error}", path.display()), ""))?;
+        write_timeline(path, &trace).map_err(|error| unwritten(path, &error))?;
     }
     if is_json { output::json(&as_json(&analysis)) } else { output::print(&as_text(&trace, &analysis)) }
+}
+
+fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::local(
+        format!("failed to write {}: {error}", path.display()),
+        "name a file in a folder that you may write to",
+    )
 }
 
 fn refused(path: &Path, problem: &str) -> Failure {
@@ -64,14 +108,14 @@ fn load(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
     }
 }
 
-fn layout(args: &StragglersArgs, trace: &Trace) -> Result<Layout, Failure> {
+fn layout(file: &Path, args: &StragglersArgs, trace: &Trace) -> Result<Layout, Failure> {
     let (parsed, path) = match (&args.meta, &args.layout) {
         (Some(path), _) => {
             let bytes = load(path, META_BYTES_MAX)?;
             let text = String::from_utf8(bytes).map_err(|error| refused(path, &error.to_string()))?;
-            (Layout::parse_meta(&text), path)
+            (Layout::parse_meta(&text), path.as_path())
         }
-        (None, Some(text)) => (Layout::parse(text), &args.trace),
+        (None, Some(text)) => (Layout::parse(text), file),
         (None, None) => return Ok(Layout::of_trace(trace)),
     };
     parsed.map_err(|error| refused(path, &error.to_string()))

@@ -102,7 +102,8 @@ fn check(case: &Case, (start, learned): (&str, &str), job: &Value, undisturbed: 
     let first = &list[0];
     let wrong = |what: &str| Err(format!("{fault}: {what}: {} {:#}", first["ended_because"], first["fault"]));
     if list.len() != *attempts {
-        return wrong(&format!("{} attempts, not {attempts}", list.len()));
+        let ends: Vec<String> = list.iter().map(|attempt| attempt["ended_because"].to_string()).collect();
+        return wrong(&format!("{} attempts, not {attempts}: {}", list.len(), ends.join(", ")));
     }
     let end = first["ended_because"].as_str().unwrap_or_default();
     if !end.contains(because) {

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fixtures::product::Product;
 use crate::fixtures::{PATIENCE, wait_for};
@@ -214,8 +214,7 @@ fn slow_jobs_are_explained_and_alerts_reach_whom_they_should() {
     assert!((40_000_000..80_000_000).contains(&cost), "two devices at $0.04: {answer:#}");
     let (kind, ranks, answer) = why(&product, &lags);
     assert_eq!((kind.as_str(), ranks), ("straggler", vec![Value::from(1)]), "{answer:#}");
-    let text = product.run(&["why", &lags]).stdout;
-    assert!(text.contains("straggler: ") && text.contains("rank 1") && text.lines().count() <= 10, "{text}");
+    of_steps(&product, &lags);
 
     let (_, stall) = told(&bodies, "data_stall", "firing");
     assert_eq!((&stall["subject"], &stall["parts"][0]), (&Value::from(loads.clone()), &Value::from("rank 1 on a")));
@@ -255,6 +254,36 @@ fn slow_jobs_are_explained_and_alerts_reach_whom_they_should() {
     if let Some(manager) = &alertmanager {
         wait_for("the alert's end", || (!manager.has("data_stall", &loads)).then_some(()));
     }
+}
+
+/// What the reported steps say of a rank that computes for 80 ms where the other one takes 20 ms: alike, both would take 50 ms.
+fn of_steps(product: &Product, job: &str) {
+    let file = product.path("steps.json");
+    let found = product.json(&["stragglers", job, "--last", "20", "--perfetto", file.to_str().expect("text")]);
+    let slowdown = found["slowdown"].as_f64().expect("a number");
+    assert!((1.3..1.7).contains(&slowdown), "{found:#}");
+    assert_eq!(
+        (&found["by_rank"][0]["rank"], &found["by_phase"][0]["phase"]),
+        (&json!(1), &json!("compute")),
+        "{found:#}"
+    );
+    let of_first = found["by_rank"][0]["slowdown"].as_f64().expect("a number");
+    assert!((of_first - slowdown).abs() < 0.1 * slowdown, "it explains nearly all: {found:#}");
+    assert_eq!(found["steps"].as_array().map(Vec::len), Some(20), "{found:#}");
+    let text = std::fs::read_to_string(&file).expect("it is written");
+    let trace: Value = serde_json::from_str(&text).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("a list");
+    let drawn = |category: &str| events.iter().filter(|event| event["cat"] == category).collect::<Vec<_>>();
+    assert_eq!(drawn("step").len(), 40, "two ranks");
+    let lasts = |event: &&&Value| event["tid"] == 1 && event["name"] == "compute";
+    let compute = drawn("phase").into_iter().find(|event| lasts(&event)).expect("the slow rank computes");
+    assert!(compute["dur"].as_f64() > Some(70_000.0), "microseconds: {compute}");
+    let text = product.run(&["why", job]).stdout;
+    assert!(text.contains("straggler: ") && text.contains("rank 1") && text.lines().count() <= 10, "{text}");
+    let text = product.run(&["stragglers", job]).stdout;
+    assert!(text.contains("times as long as without stragglers") && text.contains("compute"), "{text}");
+    let refused = product.run(&["stragglers", job, "--attempt", "7"]);
+    assert!(refused.code != 0 && refused.stderr.contains("G0802"), "{}", refused.stderr);
 }
 
 /// Processes that compete for a node's processors, and give way to all others.

@@ -6,13 +6,16 @@
 //! Apache-2.0) is the reference for every detail that the paper leaves open. A [`Trace`] is a step's operations on every
 //! worker. Its first step says which operation waits for which (`graph`); with that, all steps are replayed at once with
 //! durations of our choice (`replay`): as measured, without waits; all operations of a kind alike, which is the ideal; and
-//! alike but for those of one rank, stage or kind, whose share of the slowdown that is. [`analyse`] does all of it.
+//! alike but for those of one rank, stage or kind, whose share of the slowdown that is. [`analyse`] does all of it. [`analyse_gang`] asks the same
+//! of what every job has: the phases of the steps that its ranks report.
 //!
 //! Keeps A-1 (no I/O, no clock: bytes come in, values go out) and A-10 ([`OPERATIONS_MAX`], [`FILE_BYTES_MAX`],
 //! [`RANKS_MAX`] and [`LINE_BYTES_MAX`] bound what a trace may hold).
 
 mod analysis;
 mod error;
+mod gang;
+mod gang_timeline;
 mod graph;
 mod grid;
 mod layout;
@@ -32,6 +35,8 @@ mod tests;
 
 pub use analysis::{Analysis, Cause, Explained, Share, StepTime, Worker, analyse};
 pub use error::TraceError;
+pub use gang::{GangAnalysis, GangStep, RankStep, analyse_gang};
+pub use gang_timeline::gang_timeline;
 pub use layout::Layout;
 pub use operation::{Kind, Operation};
 pub use read::{FILE_BYTES_MAX, OPERATIONS_MAX, RANKS_MAX, Trace, read};
