@@ -4,6 +4,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use gangline_base::Timestamp;
 
+/// How often both clocks are read at the start.
+const READINGS: usize = 8;
+
 /// Wall time at the start of this process, advanced by the monotonic clock: an adjustment of the system clock
 /// during a run can't make a rank's time negative.
 #[derive(Clone, Copy, Debug)]
@@ -13,10 +16,19 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Reads the system clock once.
+    /// Reads both clocks. A process may lose the processor between the two readings, for as long as others want it, and what it
+    /// misses then would be this clock's error for good: a rank's end would seem to come before the stop that caused it. So the
+    /// pair of readings counts that were closest together.
     pub(crate) fn start() -> Self {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock { started: Timestamp::EPOCH + since_epoch, reference: Instant::now() }
+        let pair = || {
+            let before = Instant::now();
+            let wall = SystemTime::now();
+            (before.elapsed(), before, wall)
+        };
+        let pairs = std::iter::repeat_with(pair).take(READINGS - 1);
+        let (took, before, wall) = pairs.fold(pair(), |best, pair| if pair.0 < best.0 { pair } else { best });
+        let since_epoch = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { started: Timestamp::EPOCH + since_epoch, reference: before + took / 2 }
     }
 
     /// Returns the current time.
@@ -55,6 +67,8 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -64,6 +78,23 @@ mod tests {
         check(951_782_400_000_000_000, "2000-02-29T00:00:00.000000Z");
         check(1_795_253_400_123_456_789, "2026-11-21T09:30:00.123456Z");
         check(4_102_444_799_999_999_999, "2099-12-31T23:59:59.999999Z");
+    }
+
+    /// With a single pair of readings, some clocks of this crowd are hundreds of milliseconds off.
+    #[test]
+    fn clocks_agree_though_their_processes_fight_for_the_processor() {
+        let at = Instant::now() + Duration::from_secs(60);
+        let edges = move || {
+            let shown = (0..20_000).map(|_| Clock::start()).map(|clock| clock.started + (at - clock.reference));
+            shown.fold((Timestamp::from_unix_nanos(u64::MAX), Timestamp::EPOCH), |(first, last), shown| {
+                (first.min(shown), last.max(shown))
+            })
+        };
+        let threads: Vec<_> = (0..32).map(|_| std::thread::spawn(edges)).collect();
+        let edges: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+        let first = edges.iter().map(|(first, _)| *first).min().expect("there are threads");
+        let apart = edges.iter().map(|(_, last)| last.since(first)).max().expect("there are threads");
+        assert!(apart < Duration::from_millis(2), "{apart:?} apart");
     }
 
     #[test]
