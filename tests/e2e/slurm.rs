@@ -397,7 +397,7 @@ fn a_job_that_an_administrator_cancels_in_slurm_is_held() {
         &folder,
     );
     let id = on.product.submit(&text);
-    on.product.wait_step(&id, 8);
+    wait_for("a checkpoint", || on.product.job(&id)["checkpoints"]["last_step"].as_u64());
     on.slurm("scancel", &["--user", "root"]);
     let held = wait_for("the job to be held", || {
         let job = on.product.job(&id);
@@ -417,8 +417,8 @@ fn a_job_that_an_administrator_cancels_in_slurm_is_held() {
     assert!(on.product.run(&["explain", &id]).stdout.contains("a user holds it"));
     assert_eq!(on.product.run(&["release", &id]).code, 0);
     wait_for("the job to go on", || (attempts(&on.product.job(&id)) == 2).then_some(()));
-    on.product.wait_step(&id, 20);
-    assert!(on.product.run(&["logs", &id]).stdout.contains("resumed from step"));
+    let resumed = || on.product.run(&["logs", &id]).stdout.contains("resumed from step").then_some(());
+    wait_for("the job to go on from its checkpoint", resumed);
     on.product.run(&["cancel", &id]);
     on.product.wait_state(&id, "cancelled");
 }

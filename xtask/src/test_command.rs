@@ -85,16 +85,16 @@ pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<bool> {
 }
 
 /// Runs the end-to-end tests by their program, and names the slowest. They wait more than they compute, so twice as many run at a
-/// time as there are processors. Those on a Slurm run beside, as many at a time as there are processors: they wait longest, and would
-/// hold the others' threads.
+/// time as there are processors. Those on a Slurm run beside, one after another: they share one, and would hold the others' threads
+/// while they wait for it.
 ///
 /// # Errors
 /// When the program can't be started.
 pub(crate) fn run_end_to_end(program: &Path, is_ci: bool) -> anyhow::Result<bool> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut on_slurm = end_to_end(program, processors);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) * 2;
+    let mut on_slurm = end_to_end(program, 1);
     on_slurm.args(ON_SLURM);
-    let mut others = end_to_end(program, 2 * processors);
+    let mut others = end_to_end(program, threads);
     others.arg("e2e::").args(ON_SLURM.iter().flat_map(|filter| ["--skip", filter]));
     let beside = std::thread::spawn(move || {
         let mut shown = Vec::new();

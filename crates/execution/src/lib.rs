@@ -13,6 +13,7 @@ mod cgroup;
 mod clock;
 pub mod endpoint;
 pub mod files;
+mod free_port;
 pub mod health;
 pub mod inventory;
 pub mod launcher;

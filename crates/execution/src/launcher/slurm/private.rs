@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::process::{Signal, kill_process};
 
+use crate::free_port;
 use crate::launcher::fence::{all_with, kill_all_with};
 use crate::process::{as_pid, numbers, signal_all};
 use accounts::Accounts;
@@ -24,6 +25,8 @@ use accounts::Accounts;
 pub const CONF_VARIABLE: &str = "SLURM_CONF";
 /// NVIDIA's device number: the files are never opened, they only have to exist.
 const DEVICE_MAJOR: u32 = 195;
+/// The ports of its daemons.
+const PORTS: std::ops::Range<u16> = 10_000..20_000;
 /// Maximum time until all nodes are up.
 const START_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Maximum time for slurmctld to end.
@@ -361,10 +364,11 @@ fn write_all(options: &PrivateOptions, accounts: &str) -> Result<(), PrivateErro
     write("gres.conf", format!("AutoDetect=off\n{}", gres.unwrap_or_default()))
 }
 
-/// Returns free ports. They are held together, so they differ; between their release and their use another process may take one,
-/// which causes a visible failure.
+/// Returns free ports. They are held together, so they differ; between their release and their use another private Slurm may take
+/// one, which causes a visible failure.
 fn free_ports(count: u32) -> io::Result<Vec<u16>> {
-    let held: io::Result<Vec<TcpListener>> = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect();
+    let local = Ipv4Addr::LOCALHOST.into();
+    let held: io::Result<Vec<TcpListener>> = (0..count).map(|_| free_port::hold(local, &PORTS)).collect();
     held?.iter().map(|listener| listener.local_addr().map(|address| address.port())).collect()
 }
 
