@@ -132,7 +132,10 @@ fn the_socket_is_for_the_owner_of_the_data_folder() {
         open_to_all(&path, mode);
     }
     let program = product.path("gangline");
-    std::fs::copy(crate::fixtures::gangline(), &program).expect("the program can be copied");
+    // By a process of its own: what another test's thread starts meanwhile would inherit a file that this process writes, and a
+    // program that somebody may write to can't be started.
+    let copied = std::process::Command::new("cp").arg(crate::fixtures::gangline()).arg(&program).status();
+    assert!(copied.expect("cp starts").success());
     let stranger = STRANGER.to_string();
     let run = |arguments: &[&str]| {
         let mut command = std::process::Command::new("setpriv");
