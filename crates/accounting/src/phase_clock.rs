@@ -323,16 +323,6 @@ mod tests {
     /// nanosecond of its devices is in exactly one bucket.
     #[test]
     fn buckets_sum_to_wall_time_times_devices_in_any_history() {
-        const PHASES: [Phase; 8] = [
-            Phase::Init,
-            Phase::Restore,
-            Phase::Data,
-            Phase::Compute,
-            Phase::Communication,
-            Phase::StragglerWait,
-            Phase::Checkpoint,
-            Phase::Done,
-        ];
         for seed in 0..500_u64 {
             let mut random = SplitMix(seed);
             let devices = u32::try_from(random.below(9)).expect("below nine");
@@ -345,11 +335,11 @@ mod tests {
                 now = Timestamp::from_unix_nanos(moved.saturating_sub(random.below(2) * 2_500));
                 match random.below(10) {
                     9 => {
-                        let phase = PHASES[usize::try_from(random.below(8)).expect("small")];
+                        let phase = Phase::ALL[usize::try_from(random.below(8)).expect("small")];
                         clock.spent(now, phase, Duration::from_nanos(random.below(9_000)));
                     }
                     0 => clock.process_started(now),
-                    1..4 => clock.enter(PHASES[usize::try_from(random.below(8)).expect("small")], now),
+                    1..4 => clock.enter(Phase::ALL[usize::try_from(random.below(8)).expect("small")], now),
                     4..7 => clock.step(now, Step(random.below(30))),
                     7 => clock.finish(now),
                     _ => clock.fail(now),

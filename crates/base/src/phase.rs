@@ -31,6 +31,18 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// All phases, in the order in which a training loop goes through them.
+    pub const ALL: [Phase; 8] = [
+        Phase::Init,
+        Phase::Restore,
+        Phase::Data,
+        Phase::Compute,
+        Phase::Communication,
+        Phase::StragglerWait,
+        Phase::Checkpoint,
+        Phase::Done,
+    ];
+
     /// Returns the name, as ranks report it.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -1,5 +1,5 @@
 //! Ports for servers that start later. From Linux's own range (32768 to 60999, `ip_local_port_range`) the kernel may give such a port
-//! to any connection that a program opens meanwhile, even to one that looks for the server, which then talks to itself.
+//! to any connection that a program opens meanwhile. A program that tries to reach the server may even be connected to itself.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;

@@ -18,16 +18,6 @@ use crate::output;
 
 /// The metric with the seconds of a step.
 const STEP_SECONDS: &str = "gangline.step_seconds";
-/// The phases in which steps have time.
-const PHASES: [Phase; 7] = [
-    Phase::Init,
-    Phase::Restore,
-    Phase::Data,
-    Phase::Compute,
-    Phase::Communication,
-    Phase::StragglerWait,
-    Phase::Checkpoint,
-];
 /// The most points of a curve that are answered.
 const POINTS_MAX: u64 = 10_000;
 
@@ -81,7 +71,7 @@ fn fetch(
     (from, to): (Option<u64>, Option<u64>),
 ) -> Result<Reported, Failure> {
     let mut reported = Reported::default();
-    let phases = PHASES.map(|phase| (format!("gangline.{}_seconds", phase.name()), Some(phase)));
+    let phases = Phase::ALL.map(|phase| (format!("gangline.{}_seconds", phase.name()), Some(phase)));
     for (metric, phase) in std::iter::once((STEP_SECONDS.to_owned(), None)).chain(phases) {
         let step = |key: &str, step: Option<u64>| step.map(|step| format!("&{key}={step}")).unwrap_or_default();
         let (from, to) = (step("from_step", from), step("to_step", to));

@@ -12,7 +12,7 @@ use gangline_base::{Bytes, JobId, Timestamp};
 use tracing::{error, info};
 
 use gangline_store::db::{self, Reader, Sequence};
-use gangline_store::model::{Listing, Standing};
+use gangline_store::model::{Listing, Slice, Standing};
 use gangline_store::ports::Queries as _;
 
 /// The longest time that a start spends checking rows.
@@ -147,50 +147,46 @@ pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
         after = look_at_records(reader, at, &mut found);
         rest().then_some(())?;
     }
-    let mut after = Some(0);
-    while let Some(at) = after {
-        let slice = reader.audit_answers(at, ANSWERS);
-        after = slice.as_ref().ok().and_then(|slice| slice.next);
-        found.answers += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
-        rest().then_some(())?;
-    }
-    let mut after = Some(0);
-    while let Some(at) = after {
-        let slice = reader.audit_accounts(at, ACCOUNTS);
-        after = slice.as_ref().ok().and_then(|slice| slice.next);
-        found.bills += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
-        rest().then_some(())?;
-    }
-    let mut after = Some((String::new(), 0));
-    while let Some(at) = after {
-        let slice = reader.audit_capacities(&at, ACCOUNTS);
-        after = slice.as_ref().ok().and_then(|slice| slice.next.clone());
-        found.bills += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
-        rest().then_some(())?;
-    }
-    let mut after = Some((0, 0));
-    while let Some(at) = after {
-        let slice = reader.audit_requests(at, ACCOUNTS);
-        after = slice.as_ref().ok().and_then(|slice| slice.next);
-        found.bills += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
-        rest().then_some(())?;
-    }
-    let mut after = Some((String::new(), 0));
-    while let Some(at) = after {
-        let slice = reader.audit_storage(&at, ACCOUNTS);
-        after = slice.as_ref().ok().and_then(|slice| slice.next.clone());
-        found.bills += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
-        rest().then_some(())?;
-    }
+    let start = || (String::new(), 0);
+    let damaged = found.look_through(rest, 0, |after| reader.audit_answers(*after, ANSWERS))?;
+    found.answers += damaged;
+    let damaged = found.look_through(rest, 0, |after| reader.audit_accounts(*after, ACCOUNTS))?;
+    found.bills += damaged;
+    let damaged = found.look_through(rest, start(), |after| reader.audit_capacities(after, ACCOUNTS))?;
+    found.bills += damaged;
+    let damaged = found.look_through(rest, (0, 0), |after| reader.audit_requests(*after, ACCOUNTS))?;
+    found.bills += damaged;
+    let damaged = found.look_through(rest, start(), |after| reader.audit_storage(after, ACCOUNTS))?;
+    found.bills += damaged;
     Some(found)
 }
 
 impl Found {
-    /// Notes that a table can't be read any further. Returns 0, the number of rows that this adds to the
-    /// count.
-    fn note(&mut self, error: &db::Error) -> u64 {
+    /// Checks a table slice by slice, from `first` on, and returns the number of damaged rows; none if `rest` says to stop. A table
+    /// that can't be read any further is noted.
+    fn look_through<K>(
+        &mut self,
+        rest: &dyn Fn() -> bool,
+        first: K,
+        slice_after: impl Fn(&K) -> Result<Slice<K>, db::Error>,
+    ) -> Option<u64> {
+        let (mut after, mut damaged) = (Some(first), 0);
+        while let Some(at) = after {
+            match slice_after(&at) {
+                Ok(slice) => (after, damaged) = (slice.next, damaged + slice.damaged),
+                Err(error) => {
+                    self.note(&error);
+                    after = None;
+                }
+            }
+            rest().then_some(())?;
+        }
+        Some(damaged)
+    }
+
+    /// Notes that a table can't be read any further.
+    fn note(&mut self, error: &db::Error) {
         self.file.get_or_insert_with(|| error.to_string());
-        0
     }
 }
 
@@ -212,7 +208,7 @@ fn compare_indexes(reader: &Reader, rest: &dyn Fn() -> bool, found: &mut Found) 
             Ok(Some(verdict)) if verdict != "ok" => drop(found.file.get_or_insert(verdict)),
             Ok(Some(_)) => {}
             Ok(None) => info!(table, "a table is too large to be compared with its indexes beside other work"),
-            Err(error) => drop(found.note(&error)),
+            Err(error) => found.note(&error),
         }
         rest().then_some(())?;
     }

@@ -60,8 +60,7 @@ pub struct GangAnalysis {
     pub incomplete: usize,
     /// How many times as long as the ideal steps the measured ones take together.
     pub slowdown: f64,
-    /// How many times as long as the measured steps those took that the ranks reported; far from 1, a step isn't what this takes it
-    /// for.
+    /// How many times as long as the measured steps the reported ones took; far from 1, the model of a step doesn't fit the job.
     pub gaps: f64,
     /// The slowdown that each kind of own work causes by itself, the largest first.
     pub by_phase: Vec<(&'static str, f64)>,

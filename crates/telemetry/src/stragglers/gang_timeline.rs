@@ -8,16 +8,6 @@ use gangline_base::Phase;
 use super::gang::RankStep;
 
 const MICROSECONDS: f64 = 1e6;
-/// The order in which the phases of a step are drawn. Only their sums are known; this is how training loops go.
-const ORDER: [Phase; 7] = [
-    Phase::Init,
-    Phase::Restore,
-    Phase::Data,
-    Phase::Compute,
-    Phase::Communication,
-    Phase::StragglerWait,
-    Phase::Checkpoint,
-];
 
 /// Writes all steps with their phases; `nodes` has the node of each rank.
 ///
@@ -34,7 +24,8 @@ pub fn gang_timeline(steps: &[RankStep], nodes: &BTreeMap<u32, String>, out: &mu
         let from = step.end - step.seconds - begin;
         event(out, (process(&step.rank), step), ("step", &format!("step {}", step.step)), (from, step.seconds))?;
         let mut at = from;
-        for phase in ORDER {
+        // Only the sums of phases are known; training loops go through them in this order.
+        for phase in Phase::ALL {
             let Some(seconds) = step.phases.get(&phase).copied().filter(|seconds| *seconds > 0.0) else { continue };
             event(out, (process(&step.rank), step), ("phase", phase.name()), (at, seconds))?;
             at += seconds;

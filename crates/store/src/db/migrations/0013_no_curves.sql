@@ -1,3 +1,3 @@
--- Curves are in the series store alone, which has had every point since it came. No release has left any here.
+-- Curves are kept in the series store alone. No released version wrote any rows here.
 DROP TABLE samples;
 DROP TABLE curves;
