@@ -33,10 +33,10 @@ pub(crate) struct StragglersArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "job")]
     trace: Option<PathBuf>,
     /// How the gang is cut, in flat YAML: dp_size: 4, pp_size: 4, and so on [default: as the trace's ranks show]
-    #[arg(long, value_name = "FILE", conflicts_with = "layout", requires = "trace")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["layout", "job"])]
     meta: Option<PathBuf>,
     /// How the gang is cut: dp=4,pp=4,tp=4, with dsp and vpp as they apply [default: as the trace's ranks show]
-    #[arg(long, value_name = "KEY=VALUE,...", requires = "trace")]
+    #[arg(long, value_name = "KEY=VALUE,...", conflicts_with = "job")]
     layout: Option<String>,
     #[command(flatten)]
     of_job: OfJob,
@@ -49,16 +49,16 @@ pub(crate) struct StragglersArgs {
 #[derive(Args, Debug)]
 struct OfJob {
     /// Only this attempt [default: the last]
-    #[arg(long, value_name = "N", requires = "job")]
+    #[arg(long, value_name = "N", conflicts_with = "trace")]
     attempt: Option<u32>,
     /// So many of the newest steps
     #[arg(long, value_name = "STEPS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     last: u64,
     /// From this step on, instead
-    #[arg(long, value_name = "STEP", requires = "job", conflicts_with = "last")]
+    #[arg(long, value_name = "STEP", conflicts_with_all = ["last", "trace"])]
     from_step: Option<u64>,
     /// Up to this step
-    #[arg(long, value_name = "STEP", requires = "job")]
+    #[arg(long, value_name = "STEP", conflicts_with = "trace")]
     to_step: Option<u64>,
 }
 

@@ -284,6 +284,8 @@ fn of_steps(product: &Product, job: &str) {
     assert!(text.contains("times as long as without stragglers") && text.contains("compute"), "{text}");
     let refused = product.run(&["stragglers", job, "--attempt", "7"]);
     assert!(refused.code != 0 && refused.stderr.contains("G0802"), "{}", refused.stderr);
+    let refused = product.run(&["stragglers", job, "--layout", "dp=2"]);
+    assert!(refused.stderr.contains("cannot be used with"), "{}", refused.stderr);
 }
 
 /// Processes that compete for a node's processors, and give way to all others.

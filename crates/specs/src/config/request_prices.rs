@@ -65,7 +65,9 @@ pub(super) fn read(written: Vec<RequestPriceV1>) -> Result<Vec<RequestPrice>, St
 impl RequestPriceV1 {
     fn read(self) -> Result<RequestPrice, String> {
         if !self.address.contains("://") {
-            return Err("`address` has to be one of a remote dataset, or its beginning, such as s3://corpus".to_owned());
+            return Err(
+                "`address` has to be that of a remote dataset, or the beginning of one, such as s3://corpus".to_owned()
+            );
         }
         let (key, per_unit, unit) = match (self.usd_per_gb, self.usd_per_gib) {
             (Some(_), Some(_)) => {
