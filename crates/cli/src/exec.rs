@@ -2,7 +2,8 @@
 //!
 //! The command replaces this process, so it has this terminal: signals, job control and the exit code are its own. It
 //! has the environment and the folder of one of the job's ranks, and joins the rank's control group. It is thus known
-//! as the job's, and ends with the job's attempt. Beside a rank in a container it starts in the container.
+//! as the job's, and ends with the job's attempt. Beside a rank in podman's container it starts in the container; beside one
+//! in Apptainer's, which is a view of the file system and nothing else, in another one like it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -99,20 +100,32 @@ impl Rank {
         };
         let own = [("GANGLINE_JOB_ID", id.clone()), ("GANGLINE_ATTEMPT", attempt.number.to_string())];
         let elsewhere = || elsewhere(id, rank, &share.node);
-        let environment = environment_of(pid).ok_or_else(elsewhere)?;
-        let has = |(name, value): &(&str, String)| {
-            environment.iter().any(|(own, is)| own == name && is.as_bytes() == value.as_bytes())
+        let is_its = |environment: &Vec<(OsString, OsString)>| {
+            let has = |(name, value): &(&str, String)| {
+                environment.iter().any(|(own, is)| own == name && is.as_bytes() == value.as_bytes())
+            };
+            own.iter().all(has)
         };
-        if !own.iter().all(has) {
-            return Err(elsewhere());
-        }
-        let folder = fs::read_link(format!("/proc/{pid}/cwd")).map_err(|_| elsewhere())?;
+        // Apptainer's process shows no environment. Its shim has the same, and the same folder.
+        let looked_at = [Some(pid), parent_of(pid)].into_iter().flatten();
+        let found = looked_at.map(|pid| (pid, environment_of(pid).filter(is_its)));
+        let (shown_by, environment) =
+            found.into_iter().find_map(|(pid, its)| Some((pid, its?))).ok_or_else(elsewhere)?;
+        let folder = fs::read_link(format!("/proc/{shown_by}/cwd")).map_err(|_| elsewhere())?;
         Ok(Rank { pid, environment, folder })
     }
 
-    /// Returns the name of the rank's container.
-    fn container(&self) -> Option<&OsStr> {
-        self.environment.iter().find(|(name, _)| name == CONTAINER_VARIABLE).map(|(_, value)| value.as_os_str())
+    /// Returns the beginning of the command line that runs a program in the rank's container, with this terminal if
+    /// there is one; none if the rank is in none.
+    fn container(&self) -> Option<Vec<OsString>> {
+        let named = self.environment.iter().find(|(name, _)| name == CONTAINER_VARIABLE);
+        if let Some((_, container)) = named {
+            let tty = std::io::stdin().is_terminal().then_some("--tty");
+            let options = ["podman", "exec", "--interactive"].into_iter().chain(tty).chain(["--workdir"]);
+            let place = [self.folder.as_os_str().to_owned(), container.clone()];
+            return Some(options.map(OsString::from).chain(place).collect());
+        }
+        apptainers(&command_line_of(parent_of(self.pid)?)?)
     }
 
     fn shell(&self) -> OsString {
@@ -148,11 +161,9 @@ fn become_command(rank: &Rank, command: &[OsString]) -> Result<std::convert::Inf
         return Err(Failure::local("no command is given", "write it after --"));
     };
     join_control_group(rank.pid);
-    let mut command = match rank.container() {
-        Some(container) => in_container(container, &rank.folder, program),
-        None => Command::new(program),
-    };
-    command.args(arguments).env_clear().envs(rank.environment.iter().map(|(name, value)| (name, value)));
+    let mut words = rank.container().unwrap_or_default().into_iter().chain([program.clone()]);
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words).args(arguments).env_clear().envs(rank.environment.iter().map(|(name, value)| (name, value)));
     // The terminal is this one, not the one in which the control plane was started.
     command.envs(std::env::var_os("TERM").map(|term| (OsStr::new("TERM"), term)));
     let error = command.current_dir(&rank.folder).exec();
@@ -160,12 +171,27 @@ fn become_command(rank: &Rank, command: &[OsString]) -> Result<std::convert::Inf
     Err(Failure::local(message, "the command is looked up in the job's PATH"))
 }
 
-/// Returns the beginning of a command line that runs a program in a container, with this terminal if there is one.
-fn in_container(container: &OsStr, folder: &Path, program: &OsStr) -> Command {
-    let mut command = Command::new("podman");
-    command.args(["exec", "--interactive"]).args(std::io::stdin().is_terminal().then_some("--tty"));
-    command.arg("--workdir").arg(folder).arg(container).arg(program);
-    command
+/// Returns the part of a shim's command line that runs a program in a container of Apptainer's: what follows `--` without
+/// the shell, its option and the job's command.
+fn apptainers(shim: &[OsString]) -> Option<Vec<OsString>> {
+    let (_, command) = shim.split_at_checked(shim.iter().position(|word| word == "--")? + 1)?;
+    let is_apptainer = command.first().is_some_and(|program| program == "apptainer");
+    let (container, _shell) = command.split_at_checked(command.len().checked_sub(3)?)?;
+    is_apptainer.then(|| container.to_vec())
+}
+
+/// Returns the words of a process's command line; none if there is no such process.
+fn command_line_of(pid: u32) -> Option<Vec<OsString>> {
+    let mut bytes = Vec::new();
+    fs::File::open(format!("/proc/{pid}/cmdline")).ok()?.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let words = bytes.strip_suffix(&[0]).unwrap_or(&bytes).split(|byte| *byte == 0);
+    Some(words.map(|word| OsString::from_vec(word.to_vec())).collect())
+}
+
+/// Returns a process's parent, from the line `PPid:` of its status (proc(5)).
+fn parent_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 /// Joins a process's control group where that is allowed, so that the job's limits hold for the command too.
@@ -175,4 +201,21 @@ fn join_control_group(pid: u32) {
     let file = Path::new("/sys/fs/cgroup").join(group).join("cgroup.procs");
     // Without the right to do so it stays in its own group; its environment still tells whose it is.
     let _ = fs::write(file, std::process::id().to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_runs_in_another_container_like_the_ranks() {
+        let words = |line: &[&str]| line.iter().map(OsString::from).collect::<Vec<_>>();
+        let shim = ["gangline", "keep-rank", "--container", "apptainer", "--"];
+        let container = ["apptainer", "exec", "--bind=/a:/a", "/images/torch.sif"];
+        let line = [&shim[..], &container, &["sh", "-c", "python -- train.py"]].concat();
+        assert_eq!(apptainers(&words(&line)), Some(words(&container)));
+        assert_eq!(apptainers(&words(&["gangline", "keep-rank", "--", "sh", "-c", "apptainer"])), None);
+        assert_eq!(apptainers(&words(&["gangline", "keep-rank"])), None);
+        assert_eq!(apptainers(&words(&["gangline", "--", "sh"])), None);
+    }
 }

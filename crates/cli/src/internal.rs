@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use gangline_base::with_causes;
 use gangline_execution::health::node;
-use gangline_execution::shim::{ShimOptions, exec_rank, keep_rank};
+use gangline_execution::shim::{ContainerRuntime, ShimOptions, exec_rank, keep_rank};
 use gangline_execution::supervisor::{Identity, SuperviseOptions, Supervised, UNABLE_CODE, supervise};
 
 use crate::output::{say, tell};
@@ -48,9 +48,9 @@ pub(crate) enum Internal {
         /// The record of the end.
         #[arg(long)]
         record: PathBuf,
-        /// The command runs a container.
+        /// What runs the rank's container, if the command does that.
         #[arg(long)]
-        in_container: bool,
+        container: Option<ContainerRuntime>,
         /// The rank's command.
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
@@ -86,8 +86,8 @@ pub(crate) enum Internal {
 pub(crate) fn run(internal: Internal) -> ExitCode {
     match internal {
         Internal::Supervise { spec, own_group } => run_supervisor(spec, own_group),
-        Internal::KeepRank { log, log_bytes_max, record, in_container, command } => {
-            match keep_rank(&ShimOptions { log, log_bytes_max, record, in_container, command }) {
+        Internal::KeepRank { log, log_bytes_max, record, container, command } => {
+            match keep_rank(&ShimOptions { log, log_bytes_max, record, container, command }) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => failed("keep the rank", &error),
             }

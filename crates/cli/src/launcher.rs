@@ -182,7 +182,7 @@ fn local(config: &Config, args: &LauncherArgs, inherited: &Inherited) -> Result<
         return Err(Failure::coded("G0505", options, CONFIGURATION_HINT));
     }
     refuse_other_machines(config)?;
-    let launcher = LocalLauncher::new(std::env::current_exe()?, inherited.of(std::env::vars_os()));
+    let launcher = LocalLauncher::new(std::env::current_exe()?, inherited.of(std::env::vars_os())).with_limits();
     Ok(Chosen { launcher: Arc::new(launcher), has_nodes: false })
 }
 

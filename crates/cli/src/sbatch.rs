@@ -322,7 +322,7 @@ mod tests {
             let long = options::of(&format!("#SBATCH {option}"), &mut Vec::new()).remove(0).name;
             check(&format!("#SBATCH {option}"), &format!("line 2: --{long}: "));
         }
-        check("#SBATCH --container-image=/images/torch.sqsh", "line 2: --container-image: ");
+        check("#SBATCH --container-image=dockerd://torch", "line 2: --container-image: ");
         check("#SBATCH --container-mounts=/data:/data", "--container-mounts without --container-image");
         check("#SBATCH --array=5-1", "line 2: --array: ");
         check("#SBATCH --array=0-9999999", "line 2: --array: ");

@@ -11,6 +11,7 @@
 pub mod agent;
 mod cgroup;
 mod clock;
+mod container;
 pub mod endpoint;
 pub mod files;
 mod free_port;

@@ -156,14 +156,11 @@ impl From<service::Error> for ApiError {
                 let hint = "leave out \"after\", or say how the job may have ended, as in after: {job-12: any}";
                 ApiError::new(StatusCode::CONFLICT, "G0422", message, hint)
             }
-            service::Error::NotEnded(_) => {
-                let hint = "only an ended job is resumed; one that is held starts with gangline release";
-                ApiError::new(StatusCode::CONFLICT, "G0423", message, hint)
-            }
             service::Error::Finished(id) => {
                 let hint = format!("gangline resume --again {id} runs it all the same");
                 ApiError::new(StatusCode::CONFLICT, "G0330", message, hint)
             }
+            service::Error::NotEnded(_) | service::Error::NotResumable(_) => cannot_resume(&error, message),
             service::Error::NoMailServer(_) => {
                 let hint = "name one in the table [smtp] of the configuration, or leave notify.email out";
                 ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0331", message, hint)
@@ -173,9 +170,9 @@ impl From<service::Error> for ApiError {
                     "ask for less, and save: a job that its launcher ends goes on from its checkpoint in a new attempt";
                 ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0336", message, hint)
             }
-            service::Error::NotResumable(_) => {
-                let hint = "submit its job file again; it finds the checkpoints if it has the same checkpoint.path";
-                ApiError::new(StatusCode::CONFLICT, "G0423", message, hint)
+            service::Error::NoContainers { .. } => {
+                let hint = "install podman or Apptainer where the control plane's PATH finds it, or leave image out";
+                ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0337", message, hint)
             }
             service::Error::Forgotten(id) => ApiError::removed_job(id),
             service::Error::NoNode(name) => ApiError::no_node(name.as_str()),
@@ -213,6 +210,15 @@ impl From<service::Error> for ApiError {
             }
         }
     }
+}
+
+/// Returns the error for a job that can't be resumed.
+fn cannot_resume(error: &service::Error, message: String) -> ApiError {
+    let hint = match error {
+        service::Error::NotEnded(_) => "only an ended job is resumed; one that is held starts with gangline release",
+        _ => "submit its job file again; it finds the checkpoints if it has the same checkpoint.path",
+    };
+    ApiError::new(StatusCode::CONFLICT, "G0423", message, hint)
 }
 
 /// Returns the error for a change of a job that doesn't wait, or for a job that would wait for too many others.

@@ -71,11 +71,14 @@ pub(super) fn dependencies(text: &str, after: &mut BTreeMap<String, String>) -> 
     Ok(())
 }
 
-/// Parses an image of pyxis, `[docker://][USER@][REGISTRY#]IMAGE[:TAG]` (enroot's import).
+/// Parses an image of pyxis: a file, or `[docker://][USER@][REGISTRY#]IMAGE[:TAG]` (enroot's import).
 pub(super) fn image(text: &str) -> Result<String, String> {
+    if text.starts_with("/") || text.starts_with("./") || text.starts_with("../") {
+        return Ok(text.to_owned());
+    }
     let name = text.strip_prefix("docker://").unwrap_or(text);
-    if name.starts_with(['/', '.']) || name.ends_with(".sqsh") || name.contains("://") {
-        return Err("it is a file, and images come from a registry here: push it to one".to_owned());
+    if name.contains("://") {
+        return Err("images come from a registry (docker://) or a file (/images/torch.sqsh) here".to_owned());
     }
     Ok(name.replacen('#', "/", 1))
 }

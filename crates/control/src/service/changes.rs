@@ -23,7 +23,7 @@ impl Actor {
         batch: &mut Batch,
     ) -> Result<api::Submitted, Error> {
         self.refuse_unmailable(&spec.notify)?;
-        self.refuse_too_long(spec.time_limit)?;
+        self.refuse_unrunnable(&spec)?;
         spec.after = self.settle_dependencies(&spec.after)?;
         spec.queue = self.engine.configuration().queue_for(&spec.queue);
         self.refuse_if_full(spec.stored_bytes(), batch)?;
@@ -60,6 +60,16 @@ impl Actor {
             )
         });
         unenforced.into_iter().chain(longest).collect()
+    }
+
+    /// Refuses a job of which no attempt could run as it asks.
+    pub(super) fn refuse_unrunnable(&self, spec: &JobSpec) -> Result<(), Error> {
+        self.refuse_too_long(spec.time_limit)?;
+        let Some(container) = &spec.program.container else { return Ok(()) };
+        match self.options.launcher.missing_for_image(&container.image) {
+            Some(why) => Err(Error::NoContainers { image: container.image.clone(), why }),
+            None => Ok(()),
+        }
     }
 
     /// Refuses a time limit that no attempt could make use of.

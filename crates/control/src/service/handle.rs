@@ -57,6 +57,14 @@ pub enum Error {
         /// Who limits it.
         why: String,
     },
+    /// Nothing runs containers of the job's image where its ranks would run.
+    #[error("the job runs in the image {image}, and {why}")]
+    NoContainers {
+        /// The image.
+        image: String,
+        /// What is missing.
+        why: String,
+    },
     /// The job was submitted to a release that did not keep what a resumption needs.
     #[error("{0} was submitted to an earlier release, which did not keep its job file")]
     NotResumable(JobId),

@@ -18,7 +18,7 @@ const WAIT_REASONS_MAX: usize = 1_000;
 
 impl Actor {
     pub(super) fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<api::DryRun, Error> {
-        self.refuse_too_long(spec.time_limit)?;
+        self.refuse_unrunnable(spec)?;
         let (after, queue) =
             (self.settle_dependencies(&spec.after)?, self.engine.configuration().queue_for(&spec.queue));
         let spec = JobSpec { after, queue, ..spec.clone() };
@@ -26,6 +26,7 @@ impl Actor {
     }
 
     pub(super) fn dry_run_sweep(&self, now: Timestamp, sweep: &SweepSpec) -> Result<api::DryRun, Error> {
+        self.refuse_unrunnable(&sweep.job)?;
         let after = self.settle_dependencies(&sweep.job.after)?;
         let queue = self.engine.configuration().queue_for(&sweep.job.queue);
         let job = Arc::new(JobSpec { after, queue, ..(*sweep.job).clone() });

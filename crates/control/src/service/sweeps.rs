@@ -21,7 +21,7 @@ impl Actor {
         mut sweep: SweepSpec,
         batch: &mut Batch,
     ) -> Result<api::SweepSubmitted, Error> {
-        self.refuse_too_long(sweep.job.time_limit)?;
+        self.refuse_unrunnable(&sweep.job)?;
         let after = self.settle_dependencies(&sweep.job.after)?;
         let job = Arc::make_mut(&mut sweep.job);
         job.after = after;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::statfs;
 
+use super::limits::{Limits, above, already_there};
 use super::place::{Tree, own};
 use crate::files::{read_bounded, write_durably};
 use crate::process::{as_pid, kill_all};
@@ -42,15 +43,16 @@ pub(crate) struct AttemptGroup {
 }
 
 impl AttemptGroup {
-    /// Makes the group of the attempt in `folder` below the group of this process, and moves this process
-    /// there; all that it starts from now on is in the group. Returns none if there are no such groups here,
-    /// or this user may not make one.
-    pub(crate) fn enter(folder: &Path) -> Option<Membership> {
-        let parent = own(Tree::Unified)?.folder();
+    /// Makes the group of the attempt in `folder` below the group of this process, or beside it if that is the control
+    /// plane's, and moves this process there; all that it starts from now on is in the group and held to the `limits`,
+    /// where there can be any. Returns none if there are no such groups here, or this user may not make one.
+    pub(crate) fn enter(folder: &Path, limits: Limits) -> Option<Membership> {
+        let home = own(Tree::Unified)?.folder();
+        let parent = above(&home);
         remove_abandoned(&parent, ABANDONED_AFTER);
         let group = AttemptGroup { path: parent.join(name(folder)) };
-        match group.make(folder) {
-            Ok(()) => Some(Membership { group }),
+        match group.make(folder, limits) {
+            Ok(()) => Some(Membership { group, home }),
             Err(error) => {
                 tracing::info!(path = %group.path.display(), %error, "the ranks have no control group of their own");
                 let _ = fs::remove_dir(&group.path);
@@ -60,11 +62,11 @@ impl AttemptGroup {
     }
 
     /// Records the group's name durably before entering it, so that a later fence finds it.
-    fn make(&self, folder: &Path) -> io::Result<()> {
-        fs::create_dir(&self.path).or_else(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Ok(()),
-            _ => Err(error),
-        })?;
+    fn make(&self, folder: &Path, limits: Limits) -> io::Result<()> {
+        fs::create_dir(&self.path).or_else(already_there)?;
+        if let Err(error) = limits.set(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "the limits of the attempt can't be set");
+        }
         write_durably(&folder.join(FILE), self.path.as_os_str().as_bytes())?;
         move_to(&self.path)
     }
@@ -118,12 +120,13 @@ impl AttemptGroup {
 #[derive(Debug)]
 pub(crate) struct Membership {
     group: AttemptGroup,
+    /// The group in which this process was started.
+    home: PathBuf,
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let Some(parent) = self.group.path.parent() else { return };
-        if let Err(error) = move_to(parent).and_then(|()| self.group.remove()) {
+        if let Err(error) = move_to(&self.home).and_then(|()| self.group.remove()) {
             tracing::warn!(path = %self.group.path.display(), %error, "the attempt's control group can't be removed");
         }
     }
@@ -159,7 +162,7 @@ fn is_cgroup(path: &Path) -> bool {
 }
 
 /// Moves this process, with all its threads, into the group.
-fn move_to(group: &Path) -> io::Result<()> {
+pub(super) fn move_to(group: &Path) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), "0")
 }
 

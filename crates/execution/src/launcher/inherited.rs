@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 /// Names, and prefixes with a star.
-const PASSED: [&str; 48] = [
+const PASSED: [&str; 50] = [
     "PATH",
     "HOME",
     "USER",
@@ -54,6 +54,8 @@ const PASSED: [&str; 48] = [
     "STORAGE_DRIVER",
     "STORAGE_OPTS",
     "REGISTRY_AUTH_FILE",
+    "APPTAINER_*",
+    "GANGLINE_CONTAINERS",
     "RUST_BACKTRACE",
 ];
 /// Variables for the supervisor only; ranks don't see them.

@@ -16,6 +16,8 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::fence::{Killed, kill_attempt};
 use super::spec::{LOG_FILE, SPEC_FILE, has_started_any, last_words, write_spec};
 use super::{LaunchError, Launcher, Presence};
+use crate::cgroup::{self, Enforced};
+use crate::container::ContainerRuntime;
 use crate::process::{Identity, as_pid};
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::{UNABLE_CODE, recorded_in};
@@ -34,6 +36,8 @@ pub struct LocalLauncher {
     unable: Mutex<BTreeSet<PathBuf>>,
     /// Killed processes that aren't gone yet, by the attempt's folder.
     fenced: Mutex<BTreeMap<PathBuf, Vec<Killed>>>,
+    /// Why what jobs ask for isn't enforced; none if it is.
+    unenforced: Option<String>,
 }
 
 impl LocalLauncher {
@@ -47,7 +51,22 @@ impl LocalLauncher {
             children: Mutex::default(),
             unable: Mutex::default(),
             fenced: Mutex::default(),
+            unenforced: Some("memory and cpus are not enforced on this machine".to_owned()),
         }
+    }
+
+    /// Has what jobs ask for enforced by control groups, where that is possible here. This process moves into a control
+    /// group of its own for it; it has no children yet.
+    #[must_use]
+    pub fn with_limits(self) -> Self {
+        let unenforced = match cgroup::prepare() {
+            Ok(Enforced { has_cpus: true }) => None,
+            Ok(Enforced { has_cpus: false }) => {
+                Some("cpus are not enforced on this machine, only memory is".to_owned())
+            }
+            Err(why) => Some(format!("memory and cpus are not enforced on this machine: {why}")),
+        };
+        LocalLauncher { unenforced, ..self }
     }
 
     /// Returns the children that still run, after reaping the others.
@@ -107,7 +126,13 @@ impl Launcher for LocalLauncher {
     }
 
     fn unenforced(&self) -> Option<&str> {
-        Some("memory and cpus are not enforced on this machine")
+        self.unenforced.as_deref()
+    }
+
+    fn missing_for_image(&self, image: &str) -> Option<String> {
+        let environment = &self.environment;
+        let runtime = ContainerRuntime::of(image, environment);
+        (!runtime.is_installed(environment)).then(|| runtime.missing("this machine"))
     }
 
     fn presence(&self, folder: &Path) -> Result<Presence, LaunchError> {

@@ -64,6 +64,12 @@ pub trait Launcher: Send + Sync {
         None
     }
 
+    /// Returns what a node lacks to run a container of this image; none if nothing, or if that shows only on the node.
+    fn missing_for_image(&self, image: &str) -> Option<String> {
+        let _ = image;
+        None
+    }
+
     /// Returns the current nodes if the launcher's own system knows them; none if the configuration lists
     /// them. Called periodically, see [`Launcher::survey_interval`].
     ///

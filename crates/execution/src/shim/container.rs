@@ -53,7 +53,8 @@ pub(super) fn await_removal() {
     }
 }
 
-/// Returns how the job's command ended, by podman's own end: its code says if a signal ended the command.
+/// Returns how the job's command ended, by the end of what ran its container: that code says if a signal ended the
+/// command.
 pub(super) fn end_of_command(end: RankEnd) -> RankEnd {
     let (base, highest) = SIGNAL_CODES;
     match end {

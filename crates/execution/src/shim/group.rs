@@ -10,7 +10,7 @@ use rustix::process::{
     test_kill_process_group, wait, waitid,
 };
 
-use super::{RankEnd, container};
+use super::{ContainerRuntime, RankEnd, container};
 use crate::process::{as_pid, descendants, kill_all, own_pid};
 
 /// How long the shim tries to kill what a rank left behind. A process that hangs in the kernel survives any
@@ -24,8 +24,8 @@ const MEANT_CODES: [i32; 2] = [93, 94];
 /// A rank's processes.
 pub(super) struct Group {
     main: Option<Pid>,
-    /// The main process is podman, which runs a container.
-    in_container: bool,
+    /// What runs the rank's container; the main process then is that program.
+    container: Option<ContainerRuntime>,
     /// SIGTERM was sent: the rank may be saving.
     is_terminating: AtomicBool,
     /// SIGKILL was sent: nothing is spared.
@@ -35,11 +35,11 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Creates the group that `main` leads: podman, if the rank is in a container.
-    pub(super) fn new(main: u32, in_container: bool) -> Self {
+    /// Creates the group that `main` leads: what runs the container, if the rank is in one.
+    pub(super) fn new(main: u32, container: Option<ContainerRuntime>) -> Self {
         Group {
             main: as_pid(main),
-            in_container,
+            container,
             is_terminating: AtomicBool::new(false),
             is_killing: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
@@ -49,7 +49,7 @@ impl Group {
     /// Sends SIGTERM to the group, or to the processes in the container.
     pub(super) fn terminate(&self) {
         self.is_terminating.store(true, Ordering::SeqCst);
-        if !(self.in_container && container::terminate()) {
+        if !(self.is_apart() && container::terminate()) {
             self.signal(Signal::TERM);
         }
     }
@@ -57,10 +57,15 @@ impl Group {
     /// Sends SIGKILL to the group; other descendants are killed once the main process has ended.
     pub(super) fn kill(&self) {
         self.is_killing.store(true, Ordering::SeqCst);
-        if self.in_container {
+        if self.is_apart() {
             container::kill(|| self.is_gone.load(Ordering::SeqCst));
         }
         self.signal(Signal::KILL);
+    }
+
+    /// Reports whether the rank's processes aren't in the group: those of podman's containers.
+    fn is_apart(&self) -> bool {
+        self.container == Some(ContainerRuntime::Podman)
     }
 
     fn signal(&self, signal: Signal) {
@@ -99,11 +104,12 @@ impl Group {
     /// may be saving); then all its descendants are killed. Returns how the rank ended: if the shell died of
     /// the SIGTERM, a 93 or 94 of its child counts.
     pub(super) fn clean_up(&self, main_end: RankEnd) -> RankEnd {
-        if self.in_container {
+        let main_end = if self.container.is_some() { container::end_of_command(main_end) } else { main_end };
+        if self.is_apart() {
             self.is_gone.store(true, Ordering::SeqCst);
             container::await_removal();
             sweep();
-            return container::end_of_command(main_end);
+            return main_end;
         }
         let mut end = main_end;
         let died_of_term = main_end == RankEnd::Signal(Signal::TERM.as_raw());

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use gangline_base::Timestamp;
 
 use crate::clock::Clock;
+pub use crate::container::ContainerRuntime;
 use crate::files::write_durably;
 use crate::process::{Identity, own_pid};
 use crate::protocol::UnixNanos;
@@ -55,8 +56,8 @@ pub struct ShimOptions {
     pub log_bytes_max: u64,
     /// Path of the exit record: the last [`ShimEvent`], written durably.
     pub record: PathBuf,
-    /// Whether the command is podman, which runs the rank's container.
-    pub in_container: bool,
+    /// What runs the rank's container, if the command does that.
+    pub container: Option<ContainerRuntime>,
     /// The rank's command and arguments.
     pub command: Vec<OsString>,
 }
@@ -67,7 +68,7 @@ pub struct ShimOptions {
 pub enum ShimEvent {
     /// The rank's main process runs.
     Started {
-        /// Id of the process and of its group; in a container the shim's own, from which all processes descend.
+        /// Id of the process and of its group; in podman's containers the shim's own, from which all processes descend.
         pid: u32,
         /// Start time.
         at: UnixNanos,
@@ -174,14 +175,14 @@ fn start(options: &ShimOptions, clock: Clock) -> io::Result<(Arc<Group>, Output)
     let mut spawned = command::spawn(&options.command)?;
     let pid = spawned.child.id();
     let (stdout, stderr) = (spawned.child.stdout.take(), spawned.child.stderr.take());
-    let group = Arc::new(Group::new(pid, options.in_container));
+    let group = Arc::new(Group::new(pid, options.container));
     let lifeline = Arc::clone(&group);
     let follow = std::thread::Builder::new().name("lifeline".to_owned()).spawn(move || follow_orders(&lifeline));
     let output = follow.and_then(|_| Output::start(&options.log, options.log_bytes_max, clock, (stdout, stderr)));
     match output.and_then(|output| spawned.wait_for_command().map(|()| output)) {
         Ok(output) => {
             // The processes of a container descend from this one, but not from podman.
-            let root = if options.in_container { own_pid() } else { pid };
+            let root = if options.container == Some(ContainerRuntime::Podman) { own_pid() } else { pid };
             say(&ShimEvent::Started { pid: root, at: nanos(clock.now()) });
             Ok((group, output))
         }

@@ -49,9 +49,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gangline_base::Bytes;
 use rustix::process::{getpid, set_child_subreaper, setsid};
 
-use crate::cgroup::AttemptGroup;
+use crate::cgroup::{AttemptGroup, Limits};
 use crate::files::read_bounded;
 pub use crate::process::Identity;
 use crate::protocol::{PROTOCOL_VERSION, Report, SupervisorSpec, is_understood};
@@ -176,7 +177,8 @@ pub fn supervise(options: SuperviseOptions) -> Result<Supervised, SuperviseError
     }
     claim.sign().map_err(io_error("write supervisor.json"))?;
     set_child_subreaper(Some(getpid())).map_err(|error| io_error("adopt orphans")(error.into()))?;
-    let _membership = options.has_own_group.then(|| AttemptGroup::enter(&folder)).flatten();
+    let limits = Limits { memory: Bytes(spec.memory_bytes), cpus: spec.cpus };
+    let _membership = options.has_own_group.then(|| AttemptGroup::enter(&folder, limits)).flatten();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io_error("start the runtime"))?;
     let supervised = match end {

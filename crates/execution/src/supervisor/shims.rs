@@ -57,11 +57,11 @@ impl Shims {
         command.arg0("gangline").arg("keep-rank").arg("--log").arg(log).arg("--record").arg(record);
         command.arg("--log-bytes-max").arg(self.spec.log_bytes_max.to_string());
         command.env_clear().envs(environment).current_dir(&self.spec.workdir);
-        if self.spec.container.is_some() {
-            // For whoever wants to run something beside the rank: gangline exec.
-            command.arg("--in-container").env(container::NAME_VARIABLE, container::name(&self.spec, kept));
+        let line = container::command_line(&self.spec, kept, shell_command, (inherited, environment));
+        if let Some(runtime) = line.runtime {
+            command.arg("--container").arg(runtime.to_string());
         }
-        command.arg("--").args(container::command(&self.spec, kept, shell_command, (inherited, environment)));
+        command.envs(line.variables).arg("--").args(line.arguments);
         // A shim's own messages go to the supervisor's log.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn()?;

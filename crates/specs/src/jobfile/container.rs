@@ -19,7 +19,7 @@ const VOLUMES_MAX: usize = 64;
 
 /// Reads both keys. The outer option is none if they were refused.
 pub(super) fn read(top: &Section<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Option<Container>> {
-    let image = top.get_or("image", None, |field| field.parsed(problems, image).map(Some));
+    let image = top.get_or("image", None, |field| field.parsed(problems, |text| image(text, context.base)).map(Some));
     let volumes = top.get_or("volumes", None, |field| {
         volumes(field, context.base, problems).map(|volumes| Some((field.place().clone(), volumes)))
     });
@@ -45,14 +45,29 @@ pub(super) fn check_workdir(container: &Container, workdir: &str, place: &Place,
     }
 }
 
-fn image(text: &str) -> Result<String, Refusal> {
+/// Parses a name in a registry, or the path of a file: `/images/torch.sif`, or `./torch.sif` beside the job file.
+fn image(text: &str, base: &Path) -> Result<String, Refusal> {
+    if ["/", "./", "../"].iter().any(|start| text.starts_with(start)) {
+        return file(text, base);
+    }
     let is_sound = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:@".contains(&byte);
     let is_name = text.bytes().all(is_sound) && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
     if text.len() > IMAGE_BYTES_MAX || !is_name {
-        return Err(Refusal::new(Code::BadValue, "is no name of a container image")
-            .hint("write REGISTRY/PATH:TAG, such as docker.io/pytorch/pytorch:2.6.0-cuda12.6-cudnn9-runtime"));
+        return Err(Refusal::new(Code::BadValue, "is no name of a container image").hint(
+            "write REGISTRY/PATH:TAG, such as docker.io/pytorch/pytorch:2.6.0-cuda12.6-cudnn9-runtime, or the path of a \
+             file, such as /images/torch.sif",
+        ));
     }
     Ok(text.to_owned())
+}
+
+fn file(text: &str, base: &Path) -> Result<String, Refusal> {
+    let path = absolute(base, text).to_str().map(str::to_owned);
+    let is_sound = |path: &String| path.len() <= IMAGE_BYTES_MAX && !path.chars().any(char::is_control);
+    path.filter(is_sound).ok_or_else(|| {
+        Refusal::new(Code::BadValue, "is no path of an image")
+            .hint("write the path of a file that Apptainer runs, such as /images/torch.sif")
+    })
 }
 
 fn volumes(field: Field<'_>, base: &Path, problems: &mut Problems) -> Option<Vec<Volume>> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gangline_api::{self as api, JobState};
-use gangline_base::{Dependency, EndCondition, JobId, JobSpec, Priority, QueueName, Submitter};
+use gangline_base::{Container, Dependency, EndCondition, JobId, JobSpec, Priority, QueueName, Submitter};
 use gangline_execution::protocol::{Outcome, Silence};
 use gangline_orchestration::{Configuration, Fate, JobChange, QueueOrder, QueueSpec, Refusal};
 
@@ -161,6 +161,24 @@ fn what_is_only_counted_is_said_at_submit_and_in_explain() {
     assert_eq!(summary(&mut world, 1).notes, [note]);
     let answer = submit(&mut world, spec("b", 1, 1)).expect("there is room");
     assert_eq!(submitted(answer).notes, [] as [&str; 0]);
+}
+
+#[test]
+fn an_image_that_nothing_runs_here_is_refused_at_submit_and_by_a_dry_run() {
+    let mut world = World::new(&[("n1", 2)]);
+    let in_image = |image: &str| {
+        let mut job = spec("a", 1, 1);
+        job.program.container = Some(Container { image: image.to_owned(), volumes: Vec::new() });
+        job
+    };
+    let expected = Error::NoContainers {
+        image: "/images/torch.sif".to_owned(),
+        why: "apptainer isn't installed on these machines".to_owned(),
+    };
+    assert_eq!(submit(&mut world, in_image("/images/torch.sif")), Err(expected.clone()));
+    let dry = world.ask(|reply| Request::DryRun { spec: Box::new(in_image("/images/torch.sif")), reply });
+    assert_eq!(dry, Err(expected));
+    submit(&mut world, in_image("python:3.12")).expect("something runs it");
 }
 
 #[test]

@@ -57,6 +57,10 @@ impl Launcher for Machines {
         Some("memory not enforced on these machines")
     }
 
+    fn missing_for_image(&self, image: &str) -> Option<String> {
+        image.ends_with(".sif").then(|| "apptainer isn't installed on these machines".to_owned())
+    }
+
     fn presence(&self, folder: &Path) -> Result<Presence, LaunchError> {
         if let Some(presence) = self.told.lock().expect("no test panics while it holds this").get(folder) {
             return Ok(presence.clone());

@@ -295,6 +295,11 @@ fn a_job_may_run_in_an_image_and_see_folders_of_its_node() {
         volume("/e", "/f", false),
     ];
     assert_eq!(container(&text), Some(Container { image: image.to_owned(), volumes }));
+    let file = |text: &str| container(&format!("image: {text}")).expect("an image").image;
+    assert_eq!(
+        (&*file("/images/torch.sif"), &*file("./torch.sqsh")),
+        ("/images/torch.sif", "/work/project/torch.sqsh")
+    );
     let one = container("image: python:3.12\nvolumes: /data").expect("an image");
     assert_eq!(one.volumes, [volume("/data", "/data", false)]);
 }

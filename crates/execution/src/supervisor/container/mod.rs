@@ -1,0 +1,276 @@
+//! Runs a job's commands in a container image, by what the node has for it ([`ContainerRuntime`]).
+//!
+//! A container shares the node's network, shared memory and control group with its rank, so gangs meet, tensors
+//! pass between ranks and limits hold as without one.
+
+mod apptainer;
+mod podman;
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use super::environment::Environment;
+use super::input::Kept;
+use crate::container::ContainerRuntime;
+use crate::protocol::{ContainerSpec, SupervisorSpec};
+
+/// Comes before the job's command. Asked to end, the shell waits for the program that it runs, which is asked too and
+/// may be saving, and ends as that program does. Without this line the first process of a container ignores SIGTERM
+/// (pid_namespaces(7)).
+const END_AS_PROGRAM: &str = "trap 'exit $?' TERM\n";
+/// Inherited variables that tune libraries and name nothing of the node; others belong to the node, such as `PATH`.
+const TUNING: [&str; 13] = [
+    "NCCL_",
+    "RCCL_",
+    "UCX_",
+    "FI_",
+    "GLOO_",
+    "OMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "TORCH_",
+    "PYTORCH_",
+    "LC_",
+    "LANG",
+];
+/// Variables whose values are folders that the ranks use.
+const FOLDERS: [&str; 2] = ["GANGLINE_CHECKPOINT_DIR", "GANGLINE_STAGING_DIR"];
+/// Variables whose values are files in folders that the ranks use.
+const FILES: [&str; 1] = ["GANGLINE_SOCKET"];
+
+/// How a shell command of a job is started.
+pub(super) struct CommandLine {
+    /// What runs its container; none without an image.
+    pub(super) runtime: Option<ContainerRuntime>,
+    /// The program and its arguments.
+    pub(super) arguments: Vec<OsString>,
+    /// Variables for the program beside the environment.
+    pub(super) variables: Environment,
+}
+
+/// A job's image, and whose commands run in it.
+struct Contained<'a> {
+    spec: &'a SupervisorSpec,
+    container: &'a ContainerSpec,
+    kept: Kept,
+    /// The supervisor's environment.
+    inherited: &'a Environment,
+    /// What the command would get without a container.
+    environment: &'a Environment,
+}
+
+/// Returns how a shell command of the job is started: in its image, if it has one.
+pub(super) fn command_line(
+    spec: &SupervisorSpec,
+    kept: Kept,
+    shell_command: &str,
+    (inherited, environment): (&Environment, &Environment),
+) -> CommandLine {
+    let Some(container) = &spec.container else {
+        let arguments = ["sh", "-c", shell_command].map(OsString::from).into();
+        return CommandLine { runtime: None, arguments, variables: Environment::new() };
+    };
+    let contained = Contained { spec, container, kept, inherited, environment };
+    let runtime = ContainerRuntime::of(&container.image, environment);
+    let run = || {
+        let line = match runtime {
+            ContainerRuntime::Podman => podman::run(&contained),
+            ContainerRuntime::Apptainer => apptainer::run(&contained),
+        };
+        let shell = ["-c".into(), format!("{END_AS_PROGRAM}{shell_command}").into()];
+        line.into_iter().chain(shell).collect::<Vec<_>>()
+    };
+    let arguments = match kept {
+        Kept::Rank(_) => run(),
+        Kept::Setup => {
+            let fetch = match runtime {
+                ContainerRuntime::Podman => podman::fetch(&contained),
+                ContainerRuntime::Apptainer => apptainer::fetch(&contained),
+            };
+            let setup = if spec.setup.is_some() { run() } else { Vec::new() };
+            fetch.into_iter().chain(setup).collect()
+        }
+    };
+    let variables = match runtime {
+        ContainerRuntime::Podman => podman::variables(&contained),
+        ContainerRuntime::Apptainer => apptainer::variables(&contained),
+    };
+    CommandLine { runtime: Some(runtime), arguments, variables }
+}
+
+impl Contained<'_> {
+    /// Returns the variables that the container gets: Gangline's and the job's, and those that tune libraries.
+    fn passed(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        let is_tuning =
+            |name: &OsStr| TUNING.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()));
+        let is_passed =
+            move |(name, value): &(&OsString, &OsString)| self.inherited.get(*name) != Some(*value) || is_tuning(name);
+        self.environment.iter().filter(is_passed).map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+    }
+
+    /// Returns the mounts, as `SOURCE:TARGET` with `:ro` if need be: the job's volumes, and its own folders where no
+    /// volume is at the same place.
+    fn mounts(&self) -> Vec<OsString> {
+        let Contained { spec, container, environment, .. } = self;
+        let value = |name: &str| environment.get(OsStr::new(name)).map(PathBuf::from).filter(|path| path.is_absolute());
+        let files = FILES.iter().filter_map(|name| Some(value(name)?.parent()?.to_owned()));
+        let own = [spec.workdir.clone(), spec.folder.clone()]
+            .into_iter()
+            .chain(FOLDERS.iter().filter_map(|name| value(name)));
+        let targets: BTreeSet<&Path> = container.volumes.iter().map(|volume| Path::new(&volume.target)).collect();
+        let asked = container.volumes.iter().map(|volume| {
+            let options = if volume.is_read_only { ":ro" } else { "" };
+            OsString::from(format!("{}:{}{options}", volume.source, volume.target))
+        });
+        let mut mounts: Vec<OsString> = asked.collect();
+        // Shared memory is there already.
+        let mut mounted = vec![PathBuf::from("/dev/shm")];
+        for folder in own.chain(files) {
+            if mounted.iter().any(|above| folder.starts_with(above)) || targets.contains(folder.as_path()) {
+                continue;
+            }
+            let mut mount = folder.clone().into_os_string();
+            mount.push(":");
+            mount.push(&folder);
+            mounts.push(mount);
+            mounted.push(folder);
+        }
+        mounts
+    }
+}
+
+fn joined(option: &str, value: &OsStr) -> OsString {
+    let mut joined = OsString::from(option);
+    joined.push(value);
+    joined
+}
+
+impl SupervisorSpec {
+    /// Reports whether something has to run before the ranks: a setup command, or what fetches the image.
+    pub(super) fn has_setup(&self) -> bool {
+        self.setup.is_some() || self.container.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::node_attempt_tests::tested::spec;
+    use super::*;
+    use crate::protocol::VolumeSpec;
+
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
+        pairs.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect()
+    }
+
+    fn in_image(setup: Option<&str>) -> SupervisorSpec {
+        let data = VolumeSpec { source: "/data".into(), target: "/corpus".into(), is_read_only: true };
+        let image = "localhost/torch:1".to_owned();
+        let container = Some(ContainerSpec { image, volumes: vec![data] });
+        SupervisorSpec {
+            container,
+            setup: setup.map(str::to_owned),
+            workdir: "/work/llama".into(),
+            folder: "/data/attempt".into(),
+            ..spec(1, 1)
+        }
+    }
+
+    fn command(
+        spec: &SupervisorSpec,
+        kept: Kept,
+        shell_command: &str,
+        environments: (&Environment, &Environment),
+    ) -> Vec<OsString> {
+        command_line(spec, kept, shell_command, environments).arguments
+    }
+
+    fn texts(line: &[OsString]) -> Vec<&str> {
+        line.iter().map(|argument| argument.to_str().expect("UTF-8")).collect()
+    }
+
+    #[test]
+    fn a_job_without_an_image_runs_in_the_nodes_own_shell() {
+        let none = Environment::new();
+        let line = command(&spec(1, 1), Kept::Rank(0), "python train.py", (&none, &none));
+        assert_eq!(texts(&line), ["sh", "-c", "python train.py"]);
+    }
+
+    #[test]
+    fn a_container_gets_the_jobs_variables_by_name_and_none_that_belong_to_the_node() {
+        let inherited = environment(&[("PATH", "/usr/bin"), ("NCCL_DEBUG", "INFO"), ("HOME", "/root"), ("A", "1")]);
+        let mut all = inherited.clone();
+        all.extend(environment(&[("RANK", "0"), ("HF_TOKEN", "secret"), ("A", "2")]));
+        let line = command(&in_image(None), Kept::Rank(0), "python train.py", (&inherited, &all));
+        let line = texts(&line);
+        let named: Vec<&str> = line.iter().filter_map(|argument| argument.strip_prefix("--env=")).collect();
+        assert_eq!(named, ["A", "HF_TOKEN", "NCCL_DEBUG", "RANK"]);
+        assert!(!line.iter().any(|argument| argument.contains("secret")));
+        assert_eq!(line[line.len() - 3..], ["localhost/torch:1", "-c", "trap 'exit $?' TERM\npython train.py"]);
+    }
+
+    #[test]
+    fn folders_of_the_job_are_mounted_once_where_they_are_and_volumes_where_they_are_asked_for() {
+        let none = Environment::new();
+        let spec = in_image(None);
+        let all = environment(&[
+            ("GANGLINE_CHECKPOINT_DIR", "/work/llama"),
+            ("GANGLINE_STAGING_DIR", "/dev/shm/gangline-1"),
+            ("GANGLINE_SOCKET", "/tmp/gangline-7/rank-0.sock"),
+        ]);
+        let line = command(&spec, Kept::Rank(0), "x", (&none, &all));
+        let line = texts(&line);
+        let mounted: Vec<&str> = line.iter().filter_map(|argument| argument.strip_prefix("--volume=")).collect();
+        let own = ["/work/llama:/work/llama", "/data/attempt:/data/attempt", "/tmp/gangline-7:/tmp/gangline-7"];
+        assert_eq!((mounted[0], &mounted[1..]), ("/data:/corpus:ro", &own[..]));
+    }
+
+    #[test]
+    fn the_image_is_fetched_before_the_setup_and_the_ranks_never_fetch_it() {
+        let none = Environment::new();
+        let line = |setup, kept| command(&in_image(setup), kept, "pip install x", (&none, &none));
+        assert_eq!(texts(&line(None, Kept::Setup)), ["sh", "-c", podman::FETCH, "sh", "localhost/torch:1"]);
+        let with_setup = line(Some("pip install x"), Kept::Setup);
+        assert_eq!(texts(&with_setup)[4..7], ["localhost/torch:1", "podman", "run"]);
+        assert!(texts(&line(None, Kept::Rank(0))).contains(&"--pull=never"));
+    }
+
+    #[test]
+    fn apptainer_gets_variables_by_its_own_names_and_runs_the_file_that_was_fetched() {
+        let inherited =
+            environment(&[("HOME", "/home/ada"), ("GANGLINE_CONTAINERS", "apptainer"), ("PATH", "/usr/bin")]);
+        let mut all = inherited.clone();
+        all.extend(environment(&[("RANK", "0"), ("HF_TOKEN", "it's $ecret"), ("APPTAINER_CACHEDIR", "/cache")]));
+        let spec = in_image(Some("make"));
+        let rank = command_line(&spec, Kept::Rank(0), "python train.py", (&inherited, &all));
+        let line = texts(&rank.arguments);
+        assert_eq!(rank.runtime, Some(ContainerRuntime::Apptainer));
+        let file = "/cache/gangline/localhost+torch=1.sif";
+        assert_eq!(line[line.len() - 4..], [file, "sh", "-c", "trap 'exit $?' TERM\npython train.py"]);
+        assert!(line.contains(&"--bind=/data:/corpus:ro") && line.contains(&"--pwd=/work/llama"), "{line:?}");
+        assert!(!line.iter().any(|word| word.contains("ecret")));
+        let given: Vec<(&str, &str)> =
+            rank.variables.iter().map(|(name, value)| (name.to_str().unwrap(), value.to_str().unwrap())).collect();
+        assert!(
+            given.contains(&("APPTAINERENV_HF_TOKEN", "it's $ecret")) && given.contains(&("APPTAINERENV_RANK", "0"))
+        );
+        assert!(!given.iter().any(|(name, _)| name.ends_with("PATH") || name.ends_with("HOME")), "{given:?}");
+
+        let setup = command_line(&spec, Kept::Setup, "make", (&inherited, &all)).arguments;
+        let setup = texts(&setup);
+        assert_eq!((setup[3..6].to_vec(), setup[6]), (vec!["sh", "localhost/torch:1", file], "apptainer"));
+    }
+
+    #[test]
+    fn an_image_that_is_a_file_is_run_as_it_lies() {
+        let none = Environment::new();
+        let mut spec = in_image(None);
+        spec.container.as_mut().expect("it has one").image = "/images/torch.sif".to_owned();
+        let line = command_line(&spec, Kept::Rank(0), "x", (&none, &none)).arguments;
+        let line = texts(&line);
+        assert_eq!(line[line.len() - 4], "/images/torch.sif");
+        let setup = command_line(&spec, Kept::Setup, "", (&none, &none)).arguments;
+        assert_eq!(texts(&setup)[3..], ["sh", "/images/torch.sif"]);
+    }
+}
