@@ -16,6 +16,9 @@ use crate::process::{as_pid, own_pid};
 /// The running program, even after an upgrade replaced its file.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";
 
+/// How much sooner than others the kernel ends this process where memory runs out.
+const OOM_SCORE: &str = "/proc/self/oom_score_adj";
+
 /// The reason a process could not become the rank.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
@@ -61,6 +64,20 @@ pub(super) fn spawn(command: &[OsString]) -> io::Result<Spawned> {
     Ok(Spawned { child: exec.process_group(0).spawn()?, complaint })
 }
 
+/// Makes this process one that the kernel ends before the control plane and its supervisors where memory runs out: a
+/// service's `OOMScoreAdjust` is inherited (proc(5), `oom_score_adj`; any process may raise its own).
+fn give_up_protection() {
+    let score = std::fs::read_to_string(OOM_SCORE).unwrap_or_default();
+    if is_protected(&score) {
+        // Without the right to do so the rank runs all the same.
+        let _ = std::fs::write(OOM_SCORE, "0");
+    }
+}
+
+fn is_protected(score: &str) -> bool {
+    score.trim().parse::<i32>().is_ok_and(|score| score < 0)
+}
+
 /// Turns this process into the rank: ties its life to the shim's and executes the command, which gets no
 /// input. Standard input is a pipe to the shim; if the system refuses, the error's number is written to it.
 ///
@@ -84,5 +101,17 @@ fn become_rank(shim: u32, command: &[OsString]) -> Result<Infallible, ExecError>
     if getppid() != as_pid(shim) {
         return Err(ExecError::ShimGone);
     }
+    give_up_protection();
     Err(ExecError::Io(Command::new(program).args(arguments).stdin(Stdio::null()).exec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_score_below_zero_protects() {
+        assert!(is_protected("-500\n") && is_protected("-1"));
+        assert!(!is_protected("0\n") && !is_protected("300") && !is_protected(""));
+    }
 }
