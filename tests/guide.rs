@@ -33,7 +33,7 @@ const FAULTS: &str = "docs/guides/faults.md";
 const COST: &str = "docs/guides/cost.md";
 /// A guide whose job runs the binary by its name.
 const MODELS: &str = "docs/guides/models.md";
-/// A guide whose job file is checked here; python/tests/test_jobs.py runs its script.
+/// A guide whose job file is checked here; python/tests/test_jobs.py plays its sessions.
 const FIRST_DDP_JOB: &str = "docs/guides/first-ddp-job.md";
 /// Its job files and sessions are checked.
 const TUTORIAL: &str = "docs/tutorial/first-hour.md";

@@ -16,7 +16,7 @@ from ._loading import Loaded
 from ._native import __version__
 from ._per_rank import PerRank
 from ._random import rng_state, set_rng_state
-from ._report import StopRequest, phase, report, stop_requested
+from ._report import StopRequest, phase, report, saved, stop_requested
 from ._retention import Keep
 from ._rows import Rows
 from ._store import Reader, Save, Store
@@ -93,6 +93,7 @@ __all__ = [
     "phase",
     "report",
     "rng_state",
+    "saved",
     "set_rng_state",
     "stop_requested",
 ]

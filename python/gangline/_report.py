@@ -156,6 +156,25 @@ def report(step=None, *, loss=None, tokens=None, total_steps=None, **metrics):
         tell_durable()
 
 
+def saved(step, path):
+    """Reports a checkpoint that the script has saved itself, with `torch.save` say: of which step, and its file or folder, whose
+    size is told. It is durable by now: written aside, synced and renamed. One rank says it, once all have saved.
+
+    Saves of this package's stores into `GANGLINE_CHECKPOINT_DIR` are reported without this call. A TypeError or ValueError
+    names the argument that can't be meant, an OSError a path that isn't there, inside a job or not.
+    """
+    message = {"step": _count("step", step), "bytes": _size(path)}
+    _connection.has_reported = True
+    _connection.say({"checkpoint": message})
+
+
+def _size(path):
+    if not os.path.isdir(path):
+        return os.stat(path).st_size
+    files = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return sum(os.lstat(file).st_size for file in files)
+
+
 def watched_by(watch):
     """Has `report` complete the script's reports by what `watch` measures. The rank counts as computing from now on."""
     _connection.watch = watch

@@ -237,3 +237,19 @@ def test_saves_note_the_last_loss_and_bad_ones_displace_no_good_checkpoint(tmp_p
     monkeypatch.setenv("GANGLINE_RESTORE_BELOW", "1")
     with gangline.Store(tmp_path) as store, pytest.raises(gangline.NotFound, match="before step 1, near which the loss went bad"):
         store.load()
+
+
+def test_a_save_of_the_scripts_own_is_reported_with_its_size(supervisor, tmp_path):
+    (tmp_path / "newest.pt").write_bytes(b"x" * 1_000)
+    (tmp_path / "shards" / "0").mkdir(parents=True)
+    (tmp_path / "shards" / "0" / "a").write_bytes(b"x" * 20)
+    (tmp_path / "shards" / "b").write_bytes(b"x" * 3)
+    gangline.saved(40, tmp_path / "newest.pt")
+    supervisor.accept()
+    gangline.saved(60, tmp_path / "shards")
+    heard = [supervisor.next() for _ in range(2)]
+    assert heard == [{"checkpoint": {"step": 40, "bytes": 1_000}}, {"checkpoint": {"step": 60, "bytes": 23}}]
+    with pytest.raises(FileNotFoundError):
+        gangline.saved(80, tmp_path / "nothing")
+    with pytest.raises(TypeError, match="step is a float"):
+        gangline.saved(1.5, tmp_path / "newest.pt")
