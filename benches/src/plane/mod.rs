@@ -7,6 +7,7 @@
 mod admissions;
 mod client;
 mod crowd;
+mod flood;
 mod limits;
 mod load;
 mod sizes;
@@ -50,6 +51,8 @@ enum Part {
     Admissions,
     /// Many idle and slow connections.
     Crowd,
+    /// Submissions beside a flood of metrics.
+    Flood,
     /// A start with a long past.
     Start,
     /// The room that a year's jobs take.
@@ -79,9 +82,10 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
     };
     let mut bench = Bench { gangline: binary()?, options, report: Report::default() };
     println!("{}; load averages {}", bench.gangline.display(), load_averages());
-    let parts: [(Part, Measure); 4] = [
+    let parts: [(Part, Measure); 5] = [
         (Part::Admissions, admissions::run),
         (Part::Crowd, crowd::run),
+        (Part::Flood, flood::run),
         (Part::Start, start::run),
         (Part::Year, year::run),
     ];

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 /// The version of reports that is spoken here.
 const PROTOCOL_VERSION: u64 = 2;
+/// The version of metrics.
+const METRICS_VERSION: u64 = 1;
 /// An answer comes in this time, and isn't longer.
 const ANSWER_MOST: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: usize = 256 << 10;
@@ -82,11 +84,7 @@ impl Supervisor {
         let began = Instant::now();
         self.due = began + self.heartbeat;
         self.work();
-        let answered = self.post(address);
-        if answered.is_err() {
-            self.connection = None;
-        }
-        let orders = answered?;
+        let orders = self.post(address, "report", &self.report.to_string())?;
         if let Some(within) = orders["report_within_ms"].as_u64() {
             self.heartbeat = Duration::from_millis(within);
             self.due = began + self.heartbeat;
@@ -138,12 +136,32 @@ impl Supervisor {
         self.report["samples_from"] = json!(from + count as u64);
     }
 
-    fn post(&mut self, address: &str) -> Result<Value> {
-        let body = self.report.to_string();
+    /// Sends batches of metrics and waits until they are durable.
+    ///
+    /// # Errors
+    /// When they aren't answered, or are refused.
+    pub(crate) fn post_metrics(&mut self, address: &str, batches: Vec<Value>) -> Result<()> {
+        let Value::Object(report) = &self.report else { anyhow::bail!("a report is an object") };
+        let mut metrics = json!({"version": METRICS_VERSION, "batches": batches});
+        for name in ["job", "attempt", "epoch", "node"] {
+            metrics[name] = report[name].clone();
+        }
+        self.post(address, "metrics", &metrics.to_string()).map(drop)
+    }
+
+    fn post(&mut self, address: &str, path: &str, body: &str) -> Result<Value> {
+        let answered = self.exchange(address, path, body);
+        if answered.is_err() {
+            self.connection = None;
+        }
+        answered
+    }
+
+    fn exchange(&mut self, address: &str, path: &str, body: &str) -> Result<Value> {
         let (token, job, attempt) = (&self.token, &self.report["job"], &self.report["attempt"]);
         let epoch = self.report["epoch"].as_u64().unwrap_or_default();
         let head = format!(
-            "POST /api/v1/supervisors/report HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
+            "POST /api/v1/supervisors/{path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
              gangline-attempt: {job}/{attempt}/{epoch:016x}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
@@ -154,7 +172,7 @@ impl Supervisor {
             self.connection = Some(BufReader::new(stream));
         }
         let connection = self.connection.as_mut().context("it is connected")?;
-        connection.get_mut().write_all((head + &body).as_bytes()).context("send a report")?;
+        connection.get_mut().write_all((head + body).as_bytes()).context("send a report")?;
         read_answer(connection)
     }
 }

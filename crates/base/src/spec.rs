@@ -271,6 +271,8 @@ pub struct CheckpointPolicy {
 impl CheckpointPolicy {
     /// The part of a path that stands for the job's id, so that each job of a sweep has a folder of its own.
     pub const JOB: &str = "{job}";
+    /// The time from being asked to save and stop to being killed, of a job that names none.
+    pub const GRACE_DEFAULT: Duration = Duration::from_secs(30);
 }
 
 /// How often a job may fail before it is stopped for good. Preemptions and resizes don't count.

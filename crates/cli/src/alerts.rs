@@ -1,7 +1,6 @@
 //! `alerts`: what fires, acknowledgements, silences, and a check of a file of rules.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -9,7 +8,8 @@ use gangline_api as api;
 use gangline_control::delivery::MailServer;
 use gangline_control::service::Service;
 use gangline_server::alerts as alerting;
-use gangline_specs::config::{Budget, Config};
+use gangline_server::budgets::Budgets;
+use gangline_specs::config::Config;
 use gangline_telemetry::alerts::{Rules, Way};
 use gangline_telemetry::series;
 use serde_json::json;
@@ -184,7 +184,7 @@ pub(crate) fn read(file: &Path) -> Result<Rules, Failure> {
 pub(crate) struct Setup {
     pub(crate) rules: Rules,
     mail: Option<MailServer>,
-    pub(crate) budgets: Arc<[Budget]>,
+    pub(crate) budgets: Budgets,
 }
 
 /// Reads the rules of a control plane: those of the file that its configuration names, or else of the one in its data
@@ -206,7 +206,7 @@ pub(crate) fn setup(folder: &Path, config: &Config, config_path: Option<&Path>) 
             format!("the receiver {:?} of alerts is mailed to, but no mail server is configured", receiver.name);
         return Err(Failure::coded("G0651", message, "docs/reference/configuration.md describes the table [smtp]"));
     }
-    Ok(Setup { rules, mail, budgets: config.budgets.clone().into() })
+    Ok(Setup { rules, mail, budgets: Budgets::new(config.budgets.clone()) })
 }
 
 /// Starts alerts. Without them everything else goes on.

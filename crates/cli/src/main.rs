@@ -251,7 +251,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => return doctor::run(&global, &args),
         Command::Plan(args) => plan::run(&args, global.json)?,
         Command::Simulate(args) => simulate::run(&args, global.json)?,
-        Command::Slurm { command } => slurm::run(&command, global.json)?,
+        Command::Slurm { command } => return slurm::run(&command, global.json),
         Command::Stragglers(args) => stragglers::run(&global, &args)?,
         Command::Submit(args) => return submit::run(&Client::connect(&global)?, &args, global.json),
         Command::Run(args) => return run::run(&Client::connect(&global)?, &args),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gangline_api as api;
 use gangline_control::service::{Handle, Service};
+use gangline_server::budgets::Budgets;
 use gangline_server::{Configured, ReadConfiguration, alerts as alerting};
 use gangline_specs::config::Config;
 use tracing::{error, info};
@@ -38,7 +39,7 @@ fn reader((folder, named, started_with): (PathBuf, Option<PathBuf>, Config)) -> 
         // Mail goes by the server with which the control plane was started.
         let mailing = Config { smtp: started_with.smtp.clone(), ..config };
         let alerts = alerts::setup(&folder, &mailing, path.as_deref()).map_err(|failure| failure.detail())?.rules;
-        Ok(Configured { sharing: mailing.sharing, alerts, needs_restart })
+        Ok(Configured { sharing: mailing.sharing, alerts, budgets: mailing.budgets, needs_restart })
     }))
 }
 
@@ -54,7 +55,6 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("inherit", before.inherit != now.inherit),
         ("launcher", before.launcher != now.launcher),
         ("price", before.sharing.prices != now.sharing.prices),
-        ("budget", before.budgets != now.budgets),
         ("limits", before.limits != now.limits),
         ("retention", before.retention != now.retention),
         ("storage", before.storage != now.storage),
@@ -71,6 +71,7 @@ pub(crate) struct Reloading {
     pub(crate) read: ReadConfiguration,
     handle: Handle,
     pub(crate) alerts: alerting::Handle,
+    budgets: Budgets,
 }
 
 impl Reloading {
@@ -79,16 +80,17 @@ impl Reloading {
         files: (PathBuf, Option<PathBuf>, Config),
         service: &Service,
         alerts: Option<&alerting::Service>,
+        budgets: &Budgets,
     ) -> Reloading {
-        let read = reader(files);
-        Reloading { read, handle: service.handle(), alerts: alerts.map(alerting::Service::handle).unwrap_or_default() }
+        let (read, alerts) = (reader(files), alerts.map(alerting::Service::handle).unwrap_or_default());
+        Reloading { read, handle: service.handle(), alerts, budgets: budgets.clone() }
     }
 
     /// Reads the configuration again; a failure is logged, and the rules stay as they were.
     pub(crate) async fn run(&self) {
         match (self.read.0)() {
             Err(detail) => error!(code = detail.code, "the configuration stays as it was: {}", detail.message),
-            Ok(configured) => match configured.put_in_force(&self.handle, &self.alerts).await {
+            Ok(configured) => match configured.put_in_force(&self.handle, &self.alerts, &self.budgets).await {
                 Ok(reloaded) => info!("{}", described(&reloaded)),
                 Err(error) => error!(%error, "the configuration stays as it was"),
             },

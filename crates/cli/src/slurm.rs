@@ -2,9 +2,11 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use gangline_base::{Bytes, with_causes};
+use gangline_base::{Bytes, CheckpointPolicy, with_causes};
+use gangline_execution::launcher::slurm::advice::{Advice, Weight, advise};
 use gangline_execution::launcher::slurm::setup::{self, Facts, Plan, SetupError, SetupOptions};
 
 use crate::failure::Failure;
@@ -18,6 +20,8 @@ const FACTS_BYTES_MAX: u64 = 64 << 20;
 pub(crate) enum SlurmCommand {
     /// Make a Slurm for machines that have none: configuration, munge's key, and scripts that install and check it
     Init(InitArgs),
+    /// Say what the settings of this machine's Slurm mean for gangs; exit code 1 if one is a problem
+    Check(CheckArgs),
     /// Print what machines are, for `init --facts`: this one, or those of --nodes
     Facts(FactsArgs),
 }
@@ -38,6 +42,14 @@ pub(crate) struct FactsArgs {
     nodes: Option<String>,
     #[command(flatten)]
     reach: Reach,
+}
+
+/// Which partition.
+#[derive(Args)]
+pub(crate) struct CheckArgs {
+    /// The partition whose settings are looked at [default: Slurm's default partition]
+    #[arg(long)]
+    partition: Option<String>,
 }
 
 /// What kind of cluster.
@@ -65,15 +77,52 @@ pub(crate) struct InitArgs {
     reach: Reach,
 }
 
-pub(crate) fn run(command: &SlurmCommand, is_json: bool) -> Result<(), Failure> {
+pub(crate) fn run(command: &SlurmCommand, is_json: bool) -> Result<ExitCode, Failure> {
     match command {
-        SlurmCommand::Init(args) => init(args, is_json),
+        SlurmCommand::Init(args) => init(args, is_json)?,
+        SlurmCommand::Check(args) => return check(args, is_json),
         SlurmCommand::Facts(args) => {
             let own = || Ok(vec![rustix::system::uname().nodename().to_string_lossy().into_owned()]);
             let machines = args.nodes.as_deref().map_or_else(own, setup::machines).map_err(|error| failed(&error))?;
-            output::print(&setup::ask(&machines, &args.reach.ssh).map_err(|error| failed(&error))?)
+            output::print(&setup::ask(&machines, &args.reach.ssh).map_err(|error| failed(&error))?)?;
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(args: &CheckArgs, is_json: bool) -> Result<ExitCode, Failure> {
+    let asked = advise(std::env::vars_os().collect(), args.partition.as_deref(), CheckpointPolicy::GRACE_DEFAULT);
+    let (partition, advice) = asked.map_err(|error| {
+        let hint = "gangline slurm check asks scontrol: it is for a machine of a Slurm cluster";
+        Failure::coded("G0509", with_causes(&error), hint)
+    })?;
+    if is_json {
+        output::json(
+            &serde_json::json!({ "partition": partition, "settings": advice.iter().map(json_of).collect::<Vec<_>>() }),
+        )?;
+    } else {
+        output::say(&format!("Slurm's settings for gangs in partition {partition}:"))?;
+        let row = |advice: &Advice| {
+            vec![weight(advice.weight).to_owned(), format!("{}={}", advice.setting, advice.value), advice.text.clone()]
+        };
+        output::print(&output::table(&["", "SETTING", "WHAT IT MEANS"], advice.iter().map(row).collect()))?;
+    }
+    let has_problem = advice.iter().any(|advice| advice.weight == Weight::Problem);
+    Ok(if has_problem { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn weight(weight: Weight) -> &'static str {
+    match weight {
+        Weight::Note => "note",
+        Weight::Warning => "warning",
+        Weight::Problem => "problem",
+    }
+}
+
+fn json_of(advice: &Advice) -> serde_json::Value {
+    serde_json::json!({
+        "setting": advice.setting, "value": advice.value, "weight": weight(advice.weight), "text": advice.text,
+    })
 }
 
 fn init(args: &InitArgs, is_json: bool) -> Result<(), Failure> {

@@ -198,7 +198,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let beside = Beside::start(&folder, &config.retention, elsewhere, &service)?;
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let alerts = alerts::start(alert_setup, [&folder, &journal_folder], &service, &beside.series());
-    let reloading = Reloading::of((folder.clone(), args.config.clone(), config), &service, alerts.as_ref());
+    let reloading = Reloading::of((folder.clone(), args.config.clone(), config), &service, alerts.as_ref(), &budgets);
     let watch = budgets::Service::start(&budgets, service.handle(), service.views(), output::now)?;
     let app = App {
         handle: service.handle(),

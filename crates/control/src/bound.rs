@@ -68,14 +68,17 @@ pub(crate) fn bound(report: &mut Report) {
     for NodeFinding { place, measured } in findings {
         [place, measured].into_iter().for_each(shorten);
     }
-    if let Some(CacheReport { folder, datasets }) = cache {
-        shorten(folder);
-        datasets.truncate(CACHED_DATASETS_MAX);
-        datasets.retain(|CachedDataset { dataset, here_bytes: _, bytes: _ }| dataset.len() <= DATASET_BYTES_MAX);
-    }
+    cache.iter_mut().for_each(bound_cache);
     let reads = std::mem::take(dataset_reads).into_iter();
     *dataset_reads = reads.filter(|(address, _)| address.len() <= DATASET_BYTES_MAX).take(READS_MAX).collect();
     samples.truncate(SAMPLES_PER_REPORT_MAX);
+}
+
+/// Limits what is said of a node's cache of datasets.
+pub(crate) fn bound_cache(CacheReport { folder, datasets }: &mut CacheReport) {
+    shorten(folder);
+    datasets.truncate(CACHED_DATASETS_MAX);
+    datasets.retain(|CachedDataset { dataset, here_bytes: _, bytes: _ }| dataset.len() <= DATASET_BYTES_MAX);
 }
 
 fn shorten(text: &mut String) {

@@ -16,6 +16,7 @@ pub mod endpoint;
 pub mod files;
 mod free_port;
 pub mod health;
+mod held_datasets;
 pub mod inventory;
 pub mod launcher;
 mod process;

@@ -37,6 +37,7 @@ impl Engine {
                 self.grow(now, id, &mut decisions);
             }
         }
+        self.stop_over_budget(now, &mut decisions);
         // A stop brings an end forward and may let other jobs start. The loop ends because each pass but the
         // last stops a job.
         while std::mem::take(&mut self.is_placement_due) {
@@ -100,6 +101,7 @@ impl Engine {
             Some(StopReason::Resized { to }) => Some(RequeueReason::Resized { to }),
             Some(StopReason::NodeLeaves { node }) => Some(RequeueReason::NodeLeft { node }),
             Some(StopReason::Straggler { node }) => Some(RequeueReason::Straggler { node }),
+            Some(StopReason::SharedBudgetSpent) => Some(RequeueReason::SharedBudgetSpent),
             _ => None,
         };
         // A failure after the attempt was told to make room is a consequence of that, for example when the

@@ -123,6 +123,8 @@ pub enum StopReason {
     PeerEnded,
     /// The rest of its budget only covers its grace period.
     BudgetSpent,
+    /// A budget of several jobs, for which it counts, is spent, and stops what runs.
+    SharedBudgetSpent,
     /// Other jobs of its sweep do better.
     EarlyStop(MissedRung),
     /// Another job has a better right to its devices.
@@ -154,6 +156,7 @@ impl fmt::Display for StopReason {
             StopReason::TimeLimit(limit) => write!(f, "reached its time limit of {} s", limit.as_secs()),
             StopReason::PeerEnded => f.write_str("another node of the gang has ended"),
             StopReason::BudgetSpent => f.write_str("its budget is spent but for the time to save"),
+            StopReason::SharedBudgetSpent => f.write_str("a budget for which it counts is spent; save first"),
             StopReason::EarlyStop(missed) => write!(f, "stopped early: {missed}"),
             StopReason::Preempted { by } => write!(f, "makes room for {by}; save first"),
             StopReason::Resized { to } => write!(f, "goes on with {to} node(s); save first"),
@@ -210,6 +213,8 @@ pub enum RequeueReason {
         /// The node.
         node: NodeId,
     },
+    /// A budget of several jobs, for which it counts, is spent. Not counted against the job.
+    SharedBudgetSpent,
 }
 
 impl fmt::Display for RequeueReason {
@@ -228,6 +233,7 @@ impl fmt::Display for RequeueReason {
             RequeueReason::Resized { to } => write!(f, "it goes on with {to} node(s)"),
             RequeueReason::Straggler { node } => write!(f, "it left {node}, where a rank was slow"),
             RequeueReason::NodeLeft { node } => write!(f, "it left {node}, which was about to go"),
+            RequeueReason::SharedBudgetSpent => f.write_str("a budget for which it counts is spent"),
         }
     }
 }

@@ -306,10 +306,12 @@ impl Engine {
 
     fn evolve_requeue(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, reason: RequeueReason) {
         self.release(now, id);
-        let turn = self.jobs.get(&id).map(|job| self.turn_again(job, reason));
+        let Some(job) = self.jobs.get(&id) else { return };
+        let (turn, over_budget) = (self.turn_again(job, reason), self.over_budget(job));
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        job.turn = turn.unwrap_or(job.turn);
-        let keeps = matches!(reason, RequeueReason::Fault { remedy, .. } if remedy.rung == Rung::InPlace);
+        let in_place = matches!(reason, RequeueReason::Fault { remedy, .. } if remedy.rung == Rung::InPlace);
+        let keeps = in_place && over_budget.is_none();
+        (job.turn, job.over_budget) = (turn, over_budget);
         job.kept = job.attempt().filter(|_| keeps).map(Attempt::kept);
         self.attention.extend(keeps.then_some(id));
         let without_progress = faults_without_progress(job);
@@ -322,7 +324,7 @@ impl Engine {
                 }
             }
             RequeueReason::Asked | RequeueReason::Orphaned | RequeueReason::Terminated => job.requeues += 1,
-            RequeueReason::Unable => {}
+            RequeueReason::Unable | RequeueReason::SharedBudgetSpent => {}
             RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } | RequeueReason::Straggler { .. } => {
                 job.preemptions += 1;
             }

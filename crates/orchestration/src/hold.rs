@@ -7,13 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use gangline_base::{Bytes, DEPENDENCIES_MAX, Dependency, JobId, JobSpec, Timestamp};
+use gangline_base::{AttemptNumber, Bytes, DEPENDENCIES_MAX, Dependency, JobId, JobSpec, Timestamp};
 
 use crate::engine::Engine;
-use crate::job::{Job, JobState};
+use crate::job::{Attempt, Job, JobState};
 use crate::spent_budget::{OverBudget, SpentBudget};
-use crate::{Blocker, JobChange, Refusal};
+use crate::{Blocker, Decision, JobChange, Refusal, StopReason};
 
 impl JobChange {
     /// Reports whether the change would change this job.
@@ -179,10 +180,12 @@ impl Engine {
         &self.spent_budgets
     }
 
-    /// Returns the budget that keeps a job from starting, if it hasn't begun; of several, the one whose period ends last.
+    /// Returns the budget that keeps a job from starting, or from going on if it has begun; of several, the one whose period
+    /// ends last.
     pub(crate) fn over_budget(&self, job: &Job) -> Option<OverBudget> {
-        let is_stopped = job.attempts == 0 && !job.is_exempt;
-        let counting = self.spent_budgets.iter().filter(|budget| is_stopped && budget.counts(&job.spec));
+        let keeps =
+            |budget: &&SpentBudget| (job.attempts == 0 || budget.stops) && !job.is_exempt && budget.counts(&job.spec);
+        let counting = self.spent_budgets.iter().filter(keeps);
         let SpentBudget { name, limit, until, .. } = counting.max_by_key(|budget| budget.until)?.clone();
         Some(OverBudget { budget: name, limit, until })
     }
@@ -194,6 +197,28 @@ impl Engine {
         let changed = waiting.filter(|job| job.over_budget != self.over_budget(job));
         for id in changed.map(|job| job.id).collect::<Vec<JobId>>() {
             self.reconsider(now, id, |engine, job| job.over_budget = engine.over_budget(job));
+        }
+    }
+
+    /// Has running jobs save and stop that a spent budget stops, those with the least work since their last checkpoint first.
+    pub(crate) fn stop_over_budget(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
+        if !self.spent_budgets.iter().any(|budget| budget.stops) {
+            return;
+        }
+        let running = self.jobs.values().filter_map(|job| Some((job, job.attempt()?)));
+        let stopped = running
+            .filter(|(job, attempt)| attempt.stop.is_none() && !attempt.has_ended() && self.over_budget(job).is_some());
+        let unsaved = |job: &Job, attempt: &Attempt| {
+            let since = job.checkpoint_at.unwrap_or(attempt.placed_at).max(attempt.placed_at);
+            now.since(since).saturating_mul(u32::try_from(attempt.devices()).unwrap_or(u32::MAX))
+        };
+        let mut stopped: Vec<(Duration, JobId, AttemptNumber)> =
+            stopped.map(|(job, attempt)| (unsaved(job, attempt), job.id, attempt.number)).collect();
+        stopped.sort_unstable();
+        for (_, job, attempt) in stopped {
+            let decision = Decision::Stop { job, attempt, reason: StopReason::SharedBudgetSpent };
+            self.evolve_decision(now, &decision);
+            decisions.push(decision);
         }
     }
 }

@@ -4,11 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{Dependency, EndCondition, JobId, JobSpec, Money, Priority, Submitter, Timestamp};
+use gangline_base::{
+    AttemptNumber, Dependency, EndCondition, JobId, JobSpec, Money, Priority, Step, Submitter, Timestamp,
+};
 
 use crate::fixture::Dice;
 use crate::sweep_tests::{World, placed, spec};
-use crate::{Blocker, BudgetScope, Decision, Event, Fate, FaultCause, JobChange, Refusal, ShareEnd, SpentBudget};
+use crate::{
+    Blocker, BudgetScope, Decision, Event, Fate, FaultCause, JobChange, Refusal, ShareEnd, SpentBudget, StopReason,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -52,7 +56,12 @@ fn a_held_job_lets_others_pass_and_starts_once_it_is_released() {
 fn spent(user: Option<&str>) -> SpentBudget {
     let scope = user.map_or(BudgetScope::Everything, |user| BudgetScope::User(Submitter(user.to_owned())));
     let limit = Money::from_nano_dollars(5_000_000_000);
-    SpentBudget { name: "month".to_owned(), scope, limit, until: Timestamp::EPOCH + 1_000 * SECOND }
+    SpentBudget { name: "month".to_owned(), scope, limit, until: Timestamp::EPOCH + 1_000 * SECOND, stops: false }
+}
+
+/// A budget of everything, or of a user, that stops what runs.
+fn stopping(user: Option<&str>) -> SpentBudget {
+    SpentBudget { stops: true, ..spent(user) }
 }
 
 #[test]
@@ -75,6 +84,50 @@ fn of_a_spent_budget_nothing_begins_and_what_has_begun_goes_on() {
     world.apply(Event::BudgetsSpent(vec![spent(None), spent(Some("bob"))])).expect("it is taken");
     assert!(matches!(blocker(&world, 2), Blocker::OverBudget(_)));
     assert_eq!(placed(&world.apply(Event::BudgetsSpent(vec![spent(Some("bob"))])).expect("it is taken")), [2]);
+    world.check_replay();
+}
+
+#[test]
+fn a_budget_that_stops_jobs_has_them_save_first_and_the_least_loss_goes_first() {
+    let mut world = World::new(3, 1);
+    for _ in 0..3 {
+        submit(&mut world, spec(1, 1));
+    }
+    world.pass(60 * SECOND);
+    let saved = Event::CheckpointCommitted { job: JobId(3), attempt: AttemptNumber(1), step: Step(5) };
+    world.apply(saved).expect("it runs");
+    world.pass(SECOND);
+    let stopped = |decisions: &[Decision]| -> Vec<(u64, StopReason)> {
+        let stop = |decision: &Decision| match decision {
+            Decision::Stop { job, reason, .. } => Some((job.0, *reason)),
+            _ => None,
+        };
+        decisions.iter().filter_map(stop).collect()
+    };
+    let told = world.apply(Event::BudgetsSpent(vec![stopping(None)])).expect("it is taken");
+    assert_eq!(stopped(&told), [3, 1, 2].map(|job| (job, StopReason::SharedBudgetSpent)));
+    for job in [1, 2, 3] {
+        world.end(JobId(job), &ShareEnd::Stopped);
+        assert!(matches!(blocker(&world, job), Blocker::OverBudget(_)), "job {job} waits for money");
+    }
+    // A release exempts a job that had begun as well.
+    assert_eq!(placed(&change(&mut world, 2, vec![JobChange::Release]).expect("it waits")), [2]);
+    assert_eq!(stopped(&world.pass(SECOND)), []);
+    // More money lets the others go on, and they have lost no fault for it.
+    assert_eq!(placed(&world.apply(Event::BudgetsSpent(Vec::new())).expect("it is taken")), [1, 3]);
+    assert!(world.engine.jobs().all(|job| (job.faults, job.requeues, job.preemptions) == (0, 0, 0)));
+    world.check_replay();
+}
+
+#[test]
+fn a_fault_under_a_budget_that_stops_jobs_restarts_nothing_in_place() {
+    let mut world = busy();
+    world.apply(Event::BudgetsSpent(vec![stopping(None)])).expect("it is taken");
+    let fault = ShareEnd::fault(FaultCause::Exit(1), world.now);
+    assert_eq!(placed(&world.end(JobId(1), &fault)), [] as [u64; 0]);
+    world.pass(60 * SECOND);
+    assert!(matches!(blocker(&world, 1), Blocker::OverBudget(_)));
+    assert_eq!(placed(&world.apply(Event::BudgetsSpent(Vec::new())).expect("it is taken")), [1]);
     world.check_replay();
 }
 
@@ -232,8 +285,8 @@ fn step(world: &mut World, dice: &mut Dice) {
     match dice.below(7) {
         0 => drop(world.apply(Event::JobSubmitted(Arc::new(spec(1 + dice.below(2), 1 + dice.below(2)))))),
         6 => {
-            let budgets = [vec![], vec![spent(None)], vec![spent(Some("bob"))]];
-            let which = usize::try_from(dice.below(3)).expect("small");
+            let budgets = [vec![], vec![spent(None)], vec![spent(Some("bob"))], vec![stopping(None)]];
+            let which = usize::try_from(dice.below(4)).expect("small");
             drop(world.apply(Event::BudgetsSpent(budgets[which].clone())));
         }
         1 => {

@@ -17,6 +17,7 @@ mod decision;
 mod engine;
 mod event;
 mod evolve;
+mod expected;
 mod explain;
 #[cfg(test)]
 mod fixture;

@@ -1,9 +1,10 @@
-//! Budgets that are spent: jobs that haven't begun wait until the period ends or more money is allowed.
+//! Budgets that are spent: jobs wait until the period ends or more money is allowed.
 //!
-//! The engine knows no prices of periods and no bills: the control plane says which budgets are spent and whose jobs they stop
+//! The engine knows no prices of periods and no bills: the control plane says which budgets are spent and whose jobs they keep
 //! from starting. Such a job is held back, outside of its queue, as one that a user holds. What runs goes on, and so does what
-//! has begun and waits to continue: giving up its work would waste what was spent on it. A user who releases a job that a budget
-//! holds exempts it from budgets; the journal has who did.
+//! has begun and waits to continue, unless the budget stops jobs: then what runs is told to save and stop, and waits as well.
+//! Those that lose least are told first. A user who releases a job that a budget holds exempts it from budgets; the journal has
+//! who did.
 
 use std::collections::BTreeSet;
 
@@ -14,12 +15,14 @@ use gangline_base::{JobSpec, Money, QueueName, Submitter, Timestamp};
 pub struct SpentBudget {
     /// Its name.
     pub name: String,
-    /// Whose jobs don't start.
+    /// Whose jobs count.
     pub scope: BudgetScope,
     /// Its money for a period.
     pub limit: Money,
     /// When its period ends.
     pub until: Timestamp,
+    /// Whether it also holds jobs that have begun, and stops those that run.
+    pub stops: bool,
 }
 
 /// Whose jobs count for a budget.

@@ -140,7 +140,7 @@ pub(super) async fn demand(
 /// How far the configuration's budgets are spent.
 #[utoipa::path(get, path = "/api/v1/cost/budgets", tag = "cost", responses((status = 200, body = api::BudgetList)))]
 pub(super) async fn budgets(State(app): State<Arc<App>>) -> Result<Json<api::BudgetList>, ApiError> {
-    let (now, budgets) = ((app.clock)(), Arc::clone(&app.budgets));
+    let (now, budgets) = ((app.clock)(), app.budgets.now());
     let standings = read(&app, move |views| views.budgets(&budgets, now)).await?;
     Ok(Json(api::BudgetList { budgets: standings }))
 }

@@ -73,7 +73,6 @@ use gangline_control::code::CodeStore;
 use gangline_control::secret::Secrets;
 use gangline_control::service::Handle;
 use gangline_control::views::Views;
-use gangline_specs::config::Budget;
 use gangline_store::db;
 use rendering::Rendering;
 
@@ -121,7 +120,7 @@ pub struct App {
     /// Job files that are submitted again and again.
     pub schedules: schedules::Handle,
     /// The configuration's budgets.
-    pub budgets: Arc<[Budget]>,
+    pub budgets: budgets::Budgets,
     /// Returns the wall-clock time.
     pub clock: fn() -> Timestamp,
     /// Reads the configuration file again.

@@ -9,14 +9,17 @@ use axum::http::StatusCode;
 use gangline_api as api;
 use gangline_control::service;
 use gangline_orchestration::Configuration;
+use gangline_specs::config::Budget;
 use gangline_telemetry::alerts::Rules;
 use tracing::warn;
 
+use super::budgets::Budgets;
 use super::error::ApiError;
 use super::{App, ErrorBody, alerts};
 
-/// The rules of alerts, among the parts of the configuration.
+/// The rules of alerts and the budgets, among the parts of the configuration.
 const ALERTS: &str = "alerts";
+const BUDGET: &str = "budget";
 
 /// What a configuration file says now.
 #[derive(Clone, Debug)]
@@ -25,6 +28,8 @@ pub struct Configured {
     pub sharing: Configuration,
     /// The rules of alerts and who is told, which may change too.
     pub alerts: Rules,
+    /// The budgets, which may change too.
+    pub budgets: Vec<Budget>,
     /// The other parts that differ from those with which the control plane was started.
     pub needs_restart: Vec<String>,
 }
@@ -49,7 +54,7 @@ pub(super) async fn reload(State(app): State<Arc<App>>) -> Result<Json<api::Relo
     let read = read.map_err(|_| ApiError::internal("reading the configuration panicked"))?;
     let configured = read
         .map_err(|detail| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, &detail.code, detail.message, detail.hint))?;
-    Ok(Json(configured.put_in_force(&app.handle, &app.alerts).await?))
+    Ok(Json(configured.put_in_force(&app.handle, &app.alerts, &app.budgets).await?))
 }
 
 impl Configured {
@@ -61,9 +66,11 @@ impl Configured {
         self,
         service: &service::Handle,
         alerts: &alerts::Handle,
+        budgets: &Budgets,
     ) -> Result<api::Reloaded, service::Error> {
-        let Configured { sharing, alerts: rules, mut needs_restart } = self;
+        let Configured { sharing, alerts: rules, budgets: new, mut needs_restart } = self;
         let mut changed = service.configure(sharing).await?;
+        changed.extend(budgets.replace(new).then(|| BUDGET.to_owned()));
         match alerts.replace(rules) {
             Ok(true) => changed.push(ALERTS.to_owned()),
             Ok(false) => {}

@@ -46,7 +46,7 @@ mod suspicion;
 mod tls;
 
 pub use artifacts::Artifacts;
-pub use budgets::{Budget, BudgetOf};
+pub use budgets::{Budget, BudgetOf, WhenSpent};
 pub use prices::{Prices, agree_on_prices};
 pub use remote_write::RemoteWrite;
 pub use request_prices::RequestPrice;

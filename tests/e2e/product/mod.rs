@@ -11,6 +11,7 @@ mod doors;
 mod environment;
 mod equivalence;
 mod faults;
+mod fetching;
 mod first_hour;
 mod flood;
 mod full_disk;

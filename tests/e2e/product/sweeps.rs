@@ -72,6 +72,34 @@ fn is_over(product: &Product, job: &str) -> bool {
     product.json(&["explain", job])["blocker"]["is"] == "over_budget"
 }
 
+/// A budget that stops what runs has it save, keeps it waiting, and lets it go on once there is more money.
+#[test]
+fn once_a_budget_that_stops_jobs_is_spent_what_runs_saves_and_waits() {
+    let budget = "[[budget]]\nname = \"tiny\"\nqueue = \"default\"\nusd = \"0.000001\"\nper = \"month\"\nwhen_spent = \"stop\"\n";
+    let more = budget.replace("0.000001", "1000");
+    let mut product = Product::down(&["a=cpu:1"]);
+    let config = product.job_file("gangline.toml", budget);
+    product.option("--config", &config);
+    product.start();
+    let job = product.submit(
+        "name: trainer\nrun: |\n  trap 'touch saved; exit 94' TERM\n  test -e saved && exit 0\n  while :; do sleep 0.1; done\n",
+    );
+    wait_for("the budget to stop it", || {
+        let stopped = product.job(&job);
+        (stopped["state"] == "waiting" && is_over(&product, &job)).then_some(())
+    });
+    assert!(product.path("saved").exists());
+    let told = product.job(&job)["attempts"][0]["ended_because"].to_string();
+    assert!(told.contains("a budget for which it counts is spent"), "{told}");
+    product.kill_control_plane();
+    product.start();
+    assert!(is_over(&product, &job), "a restart doesn't let it go on");
+    product.job_file("gangline.toml", &more);
+    assert_eq!(product.run(&["reload"]).stdout, "changed: budget\n");
+    let ended = product.wait_state(&job, "succeeded");
+    assert_eq!((ended["faults"].as_u64(), ended["attempts"].as_array().map(Vec::len)), (Some(0), Some(2)), "{ended:#}");
+}
+
 #[test]
 fn once_a_budget_is_spent_no_job_of_it_begins_unless_it_is_released() {
     // A slot costs four cents an hour, so a job spends it in a tenth of a second. The whole bill's budget would be spent by the

@@ -12,6 +12,9 @@ use super::{failure, progress};
 use crate::failure::Failure;
 use crate::{output, s3};
 
+/// What is added to a process's nice value so that all others go before it (nice(2)).
+const LOWEST_PRIORITY: i32 = 19;
+
 /// Where the cache is, and what it may take.
 #[derive(Args)]
 pub(crate) struct Where {
@@ -35,6 +38,12 @@ pub(crate) struct WarmArgs {
     /// Compare all of it with its checksums
     #[arg(long)]
     verify: bool,
+    /// Refuse a dataset for which the disk or the cache's limit has no room
+    #[arg(long)]
+    fits: bool,
+    /// With the lowest priority
+    #[arg(long)]
+    background: bool,
 }
 
 #[derive(Args)]
@@ -84,7 +93,15 @@ fn fetched(cache: &Cache, url: &str) -> Result<Fetched, Failure> {
 }
 
 pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
-    let fetched = fetched(&args.place.open(args.connections)?, &args.url)?;
+    if args.background {
+        // Without the right to do so it fetches all the same.
+        let _ = rustix::process::nice(LOWEST_PRIORITY);
+    }
+    let cache = args.place.open(args.connections)?;
+    if args.fits {
+        refuse_too_large(&cache, args)?;
+    }
+    let fetched = fetched(&cache, &args.url)?;
     if args.verify {
         fetched.verify().map_err(|error| failure(&error))?;
     }
@@ -105,6 +122,25 @@ pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
         Bytes(fetched.fetched()),
         requests.get + requests.head + requests.list
     ))
+}
+
+/// Refuses a dataset that is larger than the cache may become, or of which more is missing than the disk has.
+fn refuse_too_large(cache: &Cache, args: &WarmArgs) -> Result<(), Failure> {
+    let bytes = cache.find(&args.url).map_err(|error| failure(&error))?.bytes();
+    let there: u64 = cache.holdings().map_err(|error| failure(&error))?.iter().map(|one| one.there).sum();
+    let refused = |whose: String| {
+        let message = format!("{} has {}, and {whose}", args.url, Bytes(bytes));
+        Failure::local(message, "make room, or leave --fits out: copies used longest ago then make room for it")
+    };
+    if let Some(limit) = args.place.cache_limit.filter(|limit| bytes > *limit) {
+        return Err(refused(format!("the cache may take {}", Bytes(limit))));
+    }
+    let free = cache.free_bytes().map_err(|error| failure(&error))?;
+    // What is there may be of this dataset or not; other programs want room as well.
+    if bytes.saturating_sub(there) > free - free / 8 {
+        return Err(refused(format!("the disk of the cache has {} free", Bytes(free))));
+    }
+    Ok(())
 }
 
 pub(crate) fn list(args: &CacheArgs, is_json: bool) -> Result<(), Failure> {

@@ -17,6 +17,7 @@ use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
 use super::capacities::Capacities;
 use super::clock::{SteadyClock, Stopwatch};
 use super::contacts::Contacts;
+use super::dataset_caches::ExpectedDatasets;
 use super::handle::{Reply, Request};
 use super::heal::Healing;
 use super::housekeeping::Housekeeping;
@@ -85,6 +86,7 @@ pub(super) struct Actor {
     pub(super) troubles: Troubles,
     pub(super) audit: Audit,
     pub(super) capacities: Capacities,
+    pub(super) expected: ExpectedDatasets,
     pub(super) rows_since: Option<Timestamp>,
     pub(super) entries_since_snapshot: u64,
     /// The time of the last journal entry before this start.
@@ -179,6 +181,10 @@ impl Actor {
             Request::AgentFound { node, finding, reply } => {
                 let taken = self.agent_found(now, &node, &finding, batch);
                 Self::answer_query(batch, reply, taken);
+            }
+            Request::AgentCached { node, cache, reply } => {
+                let answer = self.agent_cached(now, (&node, cache), batch);
+                Self::answer_query(batch, reply, answer);
             }
             Request::BudgetsSpent { spent, reply } => {
                 let taken = self.budgets_spent(now, spent, batch);

@@ -1,14 +1,64 @@
-//! What supervisors say of the caches of datasets on their nodes, for the engine, which places jobs by it.
+//! What supervisors and agents say of the caches of datasets on their nodes, for the engine, which places jobs by it; and what
+//! nodes should fetch for jobs that wait.
 
-use gangline_base::{Bytes, NodeId, Timestamp};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gangline_base::{Bytes, JobSpec, NodeId, NodeName, Timestamp};
 use gangline_execution::protocol::{CacheReport, CachedDataset as Reported};
 use gangline_orchestration::{CachedDataset, Event, NodeCache};
 use tracing::debug;
 
 use super::actor::Actor;
 use super::batch::Batch;
+use super::handle::Error;
+use crate::bound::bound_cache;
+
+/// How long it stands which node should fetch what.
+const EXPECTED_FOR: Duration = Duration::from_secs(5);
+/// The most nodes that are named to a user.
+const NODES_SHOWN: usize = 3;
+
+/// The datasets that nodes should fetch for jobs that wait, as last looked at.
+#[derive(Debug, Default)]
+pub(super) struct ExpectedDatasets {
+    at: Option<Timestamp>,
+    of_node: BTreeMap<NodeId, Vec<String>>,
+}
 
 impl Actor {
+    /// Takes what a node's agent says of its cache, and returns the datasets that the node should fetch.
+    pub(super) fn agent_cached(
+        &mut self,
+        now: Timestamp,
+        (name, mut cache): (&NodeName, Option<CacheReport>),
+        batch: &mut Batch,
+    ) -> Result<Vec<String>, Error> {
+        let node = self.engine.node_id(name).ok_or_else(|| Error::NoNode(name.clone()))?;
+        cache.iter_mut().for_each(bound_cache);
+        let is_news = cache.is_some();
+        self.take_cache(now, node, cache, batch);
+        let is_old = self.expected.at.is_none_or(|at| now < at || now.since(at) >= EXPECTED_FOR);
+        if is_old || is_news {
+            self.expected = ExpectedDatasets { at: Some(now), of_node: self.engine.datasets_expected(now) };
+        }
+        Ok(self.expected.of_node.get(&node).cloned().unwrap_or_default())
+    }
+
+    /// Says which nodes fetch datasets of a job meanwhile.
+    pub(super) fn fetched_meanwhile(&self, spec: &JobSpec) -> Option<String> {
+        let fetches = |datasets: &[String]| datasets.iter().any(|name| spec.datasets.contains(name));
+        let nodes = self.expected.of_node.iter().filter(|(_, datasets)| fetches(datasets)).map(|(node, _)| *node);
+        let names: Vec<String> = nodes.map(|node| self.node_name(node)).collect();
+        match names.len() {
+            0 => None,
+            count if count <= NODES_SHOWN => {
+                Some(format!("meanwhile its datasets are fetched on {}", names.join(", ")))
+            }
+            count => Some(format!("meanwhile its datasets are fetched on {count} nodes")),
+        }
+    }
+
     /// Tells the engine what a node's cache holds, if that has changed. Supervisors repeat it in each report.
     pub(super) fn take_cache(&mut self, now: Timestamp, node: NodeId, cache: Option<CacheReport>, batch: &mut Batch) {
         let Some(CacheReport { folder, datasets }) = cache else { return };

@@ -3,7 +3,7 @@
 use gangline_api as api;
 use gangline_base::{Bytes, EmailAddress, JobId, JobSpec, NodeName, Principal, Submitter, SweepId, SweepSpec};
 use gangline_execution::launcher::{GangAllocation, SurveyedNode};
-use gangline_execution::protocol::{NodeFinding, Orders, Report, SupervisorSpec};
+use gangline_execution::protocol::{CacheReport, NodeFinding, Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, Fate, JobChange, Refusal, SpentBudget};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -200,6 +200,11 @@ pub(super) enum Request {
         finding: NodeFinding,
         reply: Reply<()>,
     },
+    AgentCached {
+        node: NodeName,
+        cache: Option<CacheReport>,
+        reply: Reply<Vec<String>>,
+    },
     BudgetsSpent {
         spent: Vec<SpentBudget>,
         reply: Reply<()>,
@@ -364,6 +369,12 @@ impl Handle {
     /// Takes in a fault that a node's agent found, whose token the caller has checked.
     pub async fn agent_found(&self, node: NodeName, finding: NodeFinding) -> Result<(), Error> {
         self.ask(|reply| Request::AgentFound { node, finding, reply }).await
+    }
+
+    /// Takes what a node's agent says of the node's cache of datasets, and returns the addresses of those that the node should
+    /// fetch for jobs that wait, the most urgent first.
+    pub async fn agent_cached(&self, node: NodeName, cache: Option<CacheReport>) -> Result<Vec<String>, Error> {
+        self.ask(|reply| Request::AgentCached { node, cache, reply }).await
     }
 
     /// Says which budgets are spent whose jobs then don't begin.

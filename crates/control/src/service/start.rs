@@ -18,6 +18,7 @@ use super::audit::Audit;
 use super::batch::{Batch, Rows};
 use super::capacities::Capacities;
 use super::contacts::Contacts;
+use super::dataset_caches::ExpectedDatasets;
 use super::handle::{Handle, Request};
 use super::heal::{Outlets, UnderWay};
 use super::housekeeping;
@@ -290,6 +291,7 @@ impl Actor {
             troubles: Troubles::default(),
             audit: Audit::default(),
             capacities: Capacities::default(),
+            expected: ExpectedDatasets::default(),
             rows_since: None,
             entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
             last_seen,

@@ -149,6 +149,16 @@ impl Cache {
         Ok(found)
     }
 
+    /// Bytes that are free on the cache's disk for this user.
+    ///
+    /// # Errors
+    /// When it can't be told.
+    pub fn free_bytes(&self) -> Result<u64, Error> {
+        let root = &self.options.root;
+        let about = rustix::fs::statvfs(root).map_err(|error| Error::io("look at the disk of", root)(error.into()))?;
+        Ok(about.f_bavail.saturating_mul(about.f_frsize))
+    }
+
     /// What the cache holds, by address.
     ///
     /// # Errors

@@ -117,7 +117,8 @@ impl Courier {
     }
 }
 
-/// Posts a report for each node. Rows count as stored once they are stored for all; the agent stands by if it does for all.
+/// Posts a report for each node. Rows count as stored once they are stored for all; the agent stands by if it does for all, and
+/// fetches what any of them is to have.
 fn post_to_all(nodes: &[AgentNode], place: &Place, open: &mut Option<Way>, mut report: AgentReport) -> Posted {
     let way = match open {
         Some(way) => way,
@@ -131,11 +132,15 @@ fn post_to_all(nodes: &[AgentNode], place: &Place, open: &mut Option<Way>, mut r
             None => answer,
             Some(before) => {
                 let stored = before.stored.into_iter().zip(answer.stored).map(|(one, other)| one.min(other)).collect();
-                AgentAnswer { stored, stand_by: before.stand_by && answer.stand_by, ..before }
+                let AgentAnswer { version, stand_by, mut fetch, .. } = before;
+                let others: Vec<String> = answer.fetch.into_iter().filter(|name| !fetch.contains(name)).collect();
+                fetch.extend(others);
+                AgentAnswer { version, stored, stand_by: stand_by && answer.stand_by, fetch }
             }
         });
     }
-    Ok(all.unwrap_or(AgentAnswer { version: AGENT_VERSION, stored: Vec::new(), stand_by: false }))
+    let nothing = AgentAnswer { version: AGENT_VERSION, stored: Vec::new(), stand_by: false, fetch: Vec::new() };
+    Ok(all.unwrap_or(nothing))
 }
 
 fn find(place: &Place) -> Result<Way, ContactError> {

@@ -12,6 +12,7 @@
 mod backlog;
 mod checks;
 mod contact;
+mod fetcher;
 mod sampler;
 mod turn;
 
@@ -30,6 +31,8 @@ use backlog::Backlog;
 use checks::Checks;
 pub use contact::{ContactError, Place};
 use contact::{Courier, Posted};
+pub use fetcher::FetchOptions;
+use fetcher::Fetcher;
 use sampler::Sampler;
 
 /// Time between two posts, if there is something.
@@ -71,6 +74,8 @@ pub struct AgentOptions {
     pub kernel_log: Option<PathBuf>,
     /// A site's rules for events of GPUs in the kernel's log, over the built-in ones.
     pub kernel_rules: Option<PathBuf>,
+    /// How datasets are fetched for jobs that wait; none if they aren't.
+    pub fetch: Option<FetchOptions>,
     /// Whether it reads only while no other agent of its node does.
     pub stands_in: bool,
     /// Returns the wall-clock time.
@@ -100,6 +105,7 @@ struct Agent {
     checks: Checks,
     findings: Option<Vec<AgentFinding>>,
     courier: Courier,
+    fetcher: Option<Fetcher>,
     next_post: Instant,
     retry_after: Option<Duration>,
     /// Another agent reads this node.
@@ -123,6 +129,8 @@ impl Agent {
             checks: Checks::start(&options)?,
             findings: None,
             courier: Courier::start(options.nodes.clone(), options.place.clone())?,
+            // One that stands in is within a job's limits.
+            fetcher: options.fetch.clone().filter(|_| !options.stands_in).map(Fetcher::start).transpose()?,
             next_post: Instant::now(),
             retry_after: None,
             stands_by: false,
@@ -169,6 +177,7 @@ impl Agent {
             batches: self.backlog.window(),
             findings: self.findings.clone(),
             hung: self.sampler.hung(),
+            cache: self.fetcher.as_ref().and_then(Fetcher::news),
             stands_in: self.options.stands_in,
         }
     }
@@ -179,6 +188,7 @@ impl Agent {
             Ok(answer) => {
                 self.stands_by = answer.stand_by && self.options.stands_in;
                 self.backlog.acknowledge(&answer.stored);
+                self.fetcher.iter().for_each(|fetcher| fetcher.want(answer.fetch.clone()));
                 if self.retry_after.take().is_some() {
                     tracing::info!("the control plane answers again");
                 }

@@ -28,6 +28,7 @@ pub(super) fn wait_for(options: &AgentOptions, stop: &Receiver<()>) -> io::Resul
         batches: Vec::new(),
         findings: None,
         hung: Vec::new(),
+        cache: None,
         stands_in: true,
     };
     let mut ask_again = ASK_EVERY;

@@ -6,8 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::UnixNanos;
 use super::metrics::MetricRow;
+use super::{CacheReport, UnixNanos};
 
 /// Where agents post.
 pub const AGENT_PATH: &str = "/api/v1/agents/report";
@@ -39,6 +39,9 @@ pub struct AgentReport {
     /// Sources that don't answer: a driver or a file server that hangs.
     #[serde(default)]
     pub hung: Vec<String>,
+    /// What the node's cache of datasets holds, if that was looked at since the last report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheReport>,
     /// Whether the agent stands in for one that isn't there: it reads only while no other agent of the node does. One that is
     /// told to stand by sends reports without batches.
     #[serde(default)]
@@ -79,6 +82,10 @@ pub struct AgentAnswer {
     /// Another agent reads this node: an agent that stands in stops reading until it hears otherwise.
     #[serde(default)]
     pub stand_by: bool,
+    /// Addresses of datasets that jobs which wait will probably read on this node, the most urgent first: the agent brings them
+    /// into the node's cache.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fetch: Vec<String>,
 }
 
 /// What a supervisor needs to start an agent that stands in for its node's.

@@ -4,7 +4,7 @@
 //! A look lists a folder and takes a stat of each object's file, on a thread of its own, since a file system may be slow. Small
 //! changes aren't reported: a cache that fills up would cause a report after each look.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::environment::{self, Environment};
 use super::input::{Action, Input};
 use super::node_attempt::NodeAttempt;
+use crate::held_datasets::held;
 use crate::protocol::{CacheReport, CachedDataset, SupervisorSpec};
 
 /// The delay of the first look; pauses between looks double up to the second figure.
@@ -21,8 +22,6 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(30);
 /// How long the end waits for the last look.
 const LAST_LOOK_MAX: Duration = Duration::from_millis(500);
-/// The most datasets that are reported.
-const DATASETS_MAX: usize = 64;
 /// A change by this part of a dataset is news.
 const NEWS_PARTS: u64 = 16;
 
@@ -76,15 +75,6 @@ fn watch(folder: PathBuf, inputs: mpsc::Sender<Input>) -> Option<(Sender<()>, Re
     };
     thread::Builder::new().name("dataset-cache".to_owned()).spawn(look).ok()?;
     Some((ask, told))
-}
-
-fn held(folder: &Path) -> Option<CacheReport> {
-    let mut held = gangline_data::holdings_of(folder).ok()?;
-    held.truncate(DATASETS_MAX);
-    let dataset =
-        |one: gangline_data::DatasetHolding| CachedDataset { dataset: one.url, here_bytes: one.here, bytes: one.bytes };
-    let folder = folder.to_string_lossy().into_owned();
-    Some(CacheReport { folder, datasets: held.into_iter().map(dataset).collect() })
 }
 
 /// Reports whether another dataset is there, or clearly more or less of one.

@@ -243,6 +243,7 @@ mod tests {
             batches: Vec::new(),
             findings,
             hung: vec!["NVML".to_owned()],
+            cache: None,
             stands_in: false,
         }
     }

@@ -59,19 +59,24 @@ pub(super) async fn report(
     known_node(&app, node.as_str()).await?;
     let now = (app.clock)();
     if app.agents.is_read_by_another(&node, now, &report) {
-        return Ok(Json(AgentAnswer { version: AGENT_VERSION, stored: Vec::new(), stand_by: true }));
+        return Ok(Json(answer(Vec::new(), true)));
     }
     if report.stands_in && report.batches.is_empty() {
-        return Ok(Json(AgentAnswer { version: AGENT_VERSION, stored: Vec::new(), stand_by: false }));
+        return Ok(Json(answer(Vec::new(), false)));
     }
     let new = app.agents.heard(&node, now, &report);
     for finding in new.into_iter().filter(|finding| finding.is_fault) {
         let AgentFinding { place, measured, .. } = finding;
         app.handle.agent_found(node.clone(), NodeFinding { place, measured }).await?;
     }
+    let fetch = app.handle.agent_cached(node.clone(), report.cache).await?;
     let batches = report.batches.into_iter().map(|batch| batch_of(&node, batch)).collect::<Result<Vec<_>, _>>()?;
     let stored = store(&app, batches).await?;
-    Ok(Json(AgentAnswer { version: AGENT_VERSION, stored, stand_by: false }))
+    Ok(Json(AgentAnswer { fetch, ..answer(stored, false) }))
+}
+
+fn answer(stored: Vec<u64>, stand_by: bool) -> AgentAnswer {
+    AgentAnswer { version: AGENT_VERSION, stored, stand_by, fetch: Vec::new() }
 }
 
 fn batch_of(node: &NodeName, batch: DeviceBatch) -> Result<Batch, ApiError> {

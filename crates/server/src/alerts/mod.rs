@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::budgets::Budgets;
 use gangline_base::{Timestamp, with_causes};
 use gangline_control::delivery::MailServer;
 use gangline_control::service;
 use gangline_control::views::Views;
-use gangline_specs::config::Budget;
 use gangline_telemetry::alerts::{Engine, Rules};
 use gangline_telemetry::series;
 use tracing::{info, warn};
@@ -53,7 +53,7 @@ pub struct Options {
     /// Answers from the read models.
     pub views: Views,
     /// The configuration's budgets.
-    pub budgets: Arc<[Budget]>,
+    pub budgets: Budgets,
     /// The series store.
     pub series: series::Handle,
     /// The server for mail; none if nothing can be mailed.

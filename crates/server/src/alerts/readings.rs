@@ -12,6 +12,8 @@ use gangline_base::{AttemptNumber, JobId, Money, NodeName, Phase, Timestamp, wit
 use gangline_control::service;
 use gangline_control::views::{JOBS_PER_PAGE_MAX, Standing, Views};
 use gangline_specs::config::Budget;
+
+use crate::budgets::Budgets;
 use gangline_telemetry::alerts::{Measure, Reading, Rule, Signal, Subject};
 use gangline_telemetry::series::{self, Curve, Scope};
 
@@ -46,12 +48,15 @@ pub(super) struct Sources {
     views: Views,
     series: series::Handle,
     folders: [PathBuf; 2],
-    budgets: Arc<[Budget]>,
-    /// How far budgets were spent, and when that was looked at.
-    spent: Mutex<Option<(Timestamp, Vec<api::BudgetStanding>)>>,
+    budgets: Budgets,
+    /// How far which budgets were spent, and when that was looked at.
+    spent: Mutex<Option<Spent>>,
     failures: Failures,
     pub(super) clock: fn() -> Timestamp,
 }
+
+/// How far these budgets were spent at a time.
+type Spent = (Timestamp, Arc<[Budget]>, Vec<api::BudgetStanding>);
 
 /// The metrics that rules look at.
 #[derive(Debug, Default)]
@@ -141,15 +146,17 @@ impl Sources {
 
     /// Reads how far budgets are spent. That reads the ledger of a period, and so is kept for a while.
     fn of_budgets(&self) -> Result<Vec<Reading>, gangline_store::db::Error> {
-        if self.budgets.is_empty() {
+        let (now, budgets) = ((self.clock)(), self.budgets.now());
+        if budgets.is_empty() {
             return Ok(Vec::new());
         }
-        let now = (self.clock)();
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
-        if spent.as_ref().is_none_or(|(at, _)| now < *at || now.since(*at) >= BUDGETS_EVERY) {
-            *spent = Some((now, self.views.budgets(&self.budgets, now)?));
+        let is_old = |(at, of, _): &Spent| now < *at || now.since(*at) >= BUDGETS_EVERY || !Arc::ptr_eq(of, &budgets);
+        if spent.as_ref().is_none_or(is_old) {
+            let standings = self.views.budgets(&budgets, now)?;
+            *spent = Some((now, budgets, standings));
         }
-        let standings = spent.iter().flat_map(|(_, standings)| standings);
+        let standings = spent.iter().flat_map(|(_, _, standings)| standings);
         Ok(standings.flat_map(of_budget).collect())
     }
 

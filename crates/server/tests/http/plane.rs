@@ -18,6 +18,7 @@ use gangline_execution::protocol::{
     Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport, Work,
 };
 use gangline_orchestration::{Limits, NodeCapacity};
+use gangline_server::budgets::Budgets;
 use gangline_server::{Agents, App, AtHand, Configured, Doors, ReadConfiguration, Socket, Tracking, Visits, serve};
 use gangline_specs::config::{Budget, Config, NodeConfig};
 use gangline_store::db;
@@ -110,10 +111,10 @@ impl Answer {
 }
 
 /// A budget for everything and one for a user.
-fn budgets() -> Arc<[Budget]> {
+fn configured_budgets() -> Vec<Budget> {
     let text = "[[budget]]\nname = 'all'\nusd = '1000'\nper = 'month'\n\
         [[budget]]\nname = 'adas'\nuser = 'ada'\nusd = '0.000001'\nper = 'day'";
-    Config::parse(text).expect("a sound file").budgets.into()
+    Config::parse(text).expect("a sound file").budgets
 }
 
 fn options(
@@ -231,12 +232,17 @@ impl Plane {
             alerts: Default::default(),
             templates: gangline_server::Templates::of(folder.path()),
             schedules: gangline_server::schedules::Handle::open(folder.path()),
-            budgets: budgets(),
+            budgets: Budgets::new(configured_budgets()),
             clock,
             read_configuration: ReadConfiguration(Arc::new(|| {
                 let sharing = gangline_orchestration::Configuration::default();
                 let alerts = gangline_telemetry::alerts::Rules::built_in();
-                Ok(Configured { sharing, alerts, needs_restart: vec!["listen".to_owned()] })
+                Ok(Configured {
+                    sharing,
+                    alerts,
+                    budgets: configured_budgets(),
+                    needs_restart: vec!["listen".to_owned()],
+                })
             })),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

@@ -1,5 +1,5 @@
-//! Budgets of the configuration, `[[budget]]`: how much money jobs may use in each calendar period before somebody is told, or
-//! before no further job begins (`when_spent`).
+//! Budgets of the configuration, `[[budget]]`: how much money jobs may use in each calendar period before somebody is told, before
+//! no further job begins, or before what runs is stopped (`when_spent`).
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,21 @@ pub struct Budget {
     pub limit: Money,
     /// The period, in UTC.
     pub per: Period,
-    /// Whether jobs of it that haven't begun wait once it is spent.
-    pub holds: bool,
+    /// What happens once it is spent.
+    pub when_spent: WhenSpent,
+}
+
+/// What happens once a budget is spent, besides alerts.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenSpent {
+    /// Nothing.
+    #[default]
+    Alert,
+    /// Jobs of it that haven't begun wait.
+    Hold,
+    /// Jobs of it that run save and stop, and all wait.
+    Stop,
 }
 
 /// Whose jobs count for a budget.
@@ -52,15 +65,7 @@ pub(super) struct BudgetV1 {
     usd: String,
     per: PeriodV1,
     #[serde(default)]
-    when_spent: WhenSpentV1,
-}
-
-#[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-enum WhenSpentV1 {
-    #[default]
-    Alert,
-    Hold,
+    when_spent: WhenSpent,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -112,8 +117,7 @@ impl BudgetV1 {
             (None, Some(user)) => BudgetOf::User(user),
             (Some(_), Some(_)) => return Err("it names a queue and a user: write one of them".to_owned()),
         };
-        let holds = self.when_spent == WhenSpentV1::Hold;
-        Ok(Budget { name: self.name, of, limit, per: self.per.into(), holds })
+        Ok(Budget { name: self.name, of, limit, per: self.per.into(), when_spent: self.when_spent })
     }
 }
 
@@ -151,9 +155,11 @@ mod tests {
         };
         assert_eq!(all.iter().map(QueueName::as_str).collect::<Vec<_>>(), ["llm", "nlp", "research"]);
         assert_eq!(limit.to_string(), "$5000.00");
-        assert!(!budgets[0].holds);
-        let held = Config::parse(&format!("{text}\nwhen_spent = 'hold'")).expect("a sound file").budgets;
-        assert!(held[0].holds);
+        assert_eq!(budgets[0].when_spent, WhenSpent::Alert);
+        for (written, read) in [("hold", WhenSpent::Hold), ("stop", WhenSpent::Stop)] {
+            let text = format!("{text}\nwhen_spent = '{written}'");
+            assert_eq!(Config::parse(&text).expect("a sound file").budgets[0].when_spent, read);
+        }
     }
 
     #[test]
@@ -168,6 +174,6 @@ mod tests {
         assert!(refused(&format!("{whole}queue = 'ghosts'")).ends_with("there is no queue \"ghosts\""));
         assert!(refused(&format!("{whole}queue = 'prod'\nuser = 'ada'")).contains("a queue and a user"));
         assert!(refused(&whole.replace("'day'", "'year'")).contains("month"));
-        assert!(refused(&format!("{whole}when_spent = 'stop'")).contains("hold"));
+        assert!(refused(&format!("{whole}when_spent = 'kill'")).contains("`alert`, `hold`, `stop`"));
     }
 }

@@ -37,7 +37,7 @@ const GRACE_MAX: Duration = Duration::from_secs(24 * 3_600);
 const FAULTS_MAX: u32 = 10_000;
 
 const QUEUE_DEFAULT: &str = "default";
-const GRACE_DEFAULT: Duration = Duration::from_secs(30);
+const GRACE_DEFAULT: Duration = CheckpointPolicy::GRACE_DEFAULT;
 const MAX_FAULTS_DEFAULT: u32 = 10;
 /// For jobs that name a checkpoint folder. Other jobs may never report a checkpoint, so only their budget
 /// ends them.

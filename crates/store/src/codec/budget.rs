@@ -12,6 +12,8 @@ pub(super) struct SpentBudgetV1 {
     scope: ScopeV1,
     limit: Money,
     until: Timestamp,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    stops: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -30,24 +32,24 @@ pub(super) struct OverBudgetV1 {
 }
 
 impl From<SpentBudget> for SpentBudgetV1 {
-    fn from(SpentBudget { name, scope, limit, until }: SpentBudget) -> Self {
+    fn from(SpentBudget { name, scope, limit, until, stops }: SpentBudget) -> Self {
         let scope = match scope {
             BudgetScope::Everything => ScopeV1::Everything,
             BudgetScope::Queues(queues) => ScopeV1::Queues(queues),
             BudgetScope::User(user) => ScopeV1::User(user.0),
         };
-        SpentBudgetV1 { name, scope, limit, until }
+        SpentBudgetV1 { name, scope, limit, until, stops }
     }
 }
 
 impl From<SpentBudgetV1> for SpentBudget {
-    fn from(SpentBudgetV1 { name, scope, limit, until }: SpentBudgetV1) -> Self {
+    fn from(SpentBudgetV1 { name, scope, limit, until, stops }: SpentBudgetV1) -> Self {
         let scope = match scope {
             ScopeV1::Everything => BudgetScope::Everything,
             ScopeV1::Queues(queues) => BudgetScope::Queues(queues),
             ScopeV1::User(user) => BudgetScope::User(Submitter(user)),
         };
-        SpentBudget { name, scope, limit, until }
+        SpentBudget { name, scope, limit, until, stops }
     }
 }
 

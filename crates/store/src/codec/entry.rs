@@ -203,6 +203,7 @@ pub(super) enum StopV1 {
     TimeLimit { limit_ms: u64 },
     PeerEnded,
     BudgetSpent,
+    SharedBudgetSpent,
     EarlyStop(MissedV1),
     Preempted { by: JobId },
     NodeLeaves { node: NodeId },
@@ -238,6 +239,7 @@ pub(super) enum RequeueV1 {
     Resized {
         to: u32,
     },
+    SharedBudgetSpent,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -439,6 +441,7 @@ macro_rules! mirror {
 
 mirror!(RequeueV1, RequeueReason {
     Fault { cause, category, faults, max_faults, remedy }, Asked, Orphaned, Terminated, Unable, Preempted { by }, NodeLeft { node }, Straggler { node }, Resized { to },
+    SharedBudgetSpent,
 });
 mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, category, is_consequence, at }, Stopped, Terminated, Unable });
 mirror!(FateV1, Fate {
@@ -460,6 +463,7 @@ impl From<StopReason> for StopV1 {
             StopReason::TimeLimit(limit) => StopV1::TimeLimit { limit_ms: millis(limit) },
             StopReason::PeerEnded => StopV1::PeerEnded,
             StopReason::BudgetSpent => StopV1::BudgetSpent,
+            StopReason::SharedBudgetSpent => StopV1::SharedBudgetSpent,
             StopReason::EarlyStop(missed) => StopV1::EarlyStop(missed.into()),
             StopReason::Preempted { by } => StopV1::Preempted { by },
             StopReason::Resized { to } => StopV1::Resized { to },
@@ -476,6 +480,7 @@ impl From<StopV1> for StopReason {
             StopV1::TimeLimit { limit_ms } => StopReason::TimeLimit(Duration::from_millis(limit_ms)),
             StopV1::PeerEnded => StopReason::PeerEnded,
             StopV1::BudgetSpent => StopReason::BudgetSpent,
+            StopV1::SharedBudgetSpent => StopReason::SharedBudgetSpent,
             StopV1::EarlyStop(missed) => StopReason::EarlyStop(missed.into()),
             StopV1::Preempted { by } => StopReason::Preempted { by },
             StopV1::Resized { to } => StopReason::Resized { to },

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use gangline_api::JobState;
+use gangline_base::{JobId, JobSpec};
 use gangline_execution::launcher::FINAL_REPORT_FILE;
-use gangline_execution::protocol::{NodeFinding, Outcome, PROTOCOL_VERSION, Report};
+use gangline_execution::protocol::{CacheReport, CachedDataset, NodeFinding, Outcome, PROTOCOL_VERSION, Report};
 use gangline_orchestration::HealthPolicy;
 
 use super::{Supervisor, World, spec};
-use crate::service::handle::DrainWish;
+use crate::service::handle::{DrainWish, Request};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -181,6 +182,30 @@ fn a_node_with_a_fault_is_suspect_once_and_its_job_goes_on() {
     world.drain(&name, DrainWish::Undo).expect("it is taken back");
     supervisor.tell(&mut world);
     assert_eq!(node(&mut world).status, "ready", "what was known before says nothing new");
+}
+
+#[test]
+fn a_node_is_told_to_fetch_what_a_waiting_job_reads_until_its_cache_has_it() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("first", 1, 1));
+    let none = Ok(Vec::new());
+    assert_eq!(world.agent_cached("n1", None), none);
+    let dataset = "s3://bucket/tokens".to_owned();
+    world.submit(JobSpec { datasets: [dataset.clone()].into(), ..spec("reader", 1, 1) });
+    assert_eq!(world.agent_cached("n1", None), none, "it was looked at just now");
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.agent_cached("n1", None), Ok(vec![dataset.clone()]));
+    let told =
+        |world: &mut World| world.ask(|reply| Request::Explain { job: JobId(2), reply }).expect("it waits").notes;
+    assert_eq!(told(&mut world), ["meanwhile its datasets are fetched on n1"]);
+    let cache = |here_bytes| CacheReport {
+        folder: "/cache".to_owned(),
+        datasets: vec![CachedDataset { dataset: dataset.clone(), here_bytes, bytes: 100 }],
+    };
+    assert_eq!(world.agent_cached("n1", Some(cache(50))), Ok(vec![dataset.clone()]));
+    assert_eq!(world.agent_cached("n1", Some(cache(100))), none);
+    assert_eq!(told(&mut world), [] as [&str; 0]);
+    assert!(world.agent_cached("n9", None).is_err(), "there is no such node");
 }
 
 /// What a node's agent finds counts as what a supervisor finds does, whether or not a job runs there.

@@ -14,7 +14,7 @@ use gangline_base::{
     PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
 use gangline_execution::launcher::{LaunchError, Launcher, Presence, WantedGang};
-use gangline_execution::protocol::{NodeFinding, Orders, Report, SupervisorSpec};
+use gangline_execution::protocol::{CacheReport, NodeFinding, Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, NodeCapacity, Snapshot};
 use gangline_specs::config::NodeConfig;
 use tempfile::TempDir;
@@ -371,6 +371,12 @@ impl World {
     pub(super) fn drain(&mut self, name: &str, wish: DrainWish) -> Result<api::Node, Error> {
         let node = NodeName::new(name).expect("a valid name");
         self.ask(|reply| Request::Drain { node, wish, reply })
+    }
+
+    /// Says what a node's agent says of its cache, and returns what it is to fetch.
+    pub(super) fn agent_cached(&mut self, name: &str, cache: Option<CacheReport>) -> Result<Vec<String>, Error> {
+        let node = NodeName::new(name).expect("a valid name");
+        self.ask(|reply| Request::AgentCached { node, cache, reply })
     }
 
     pub(super) fn agent_found(&mut self, name: &str, finding: NodeFinding) -> Result<(), Error> {

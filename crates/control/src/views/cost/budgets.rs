@@ -6,7 +6,7 @@ use std::time::Duration;
 use gangline_accounting::bill::Period;
 use gangline_api::{self as api, Time};
 use gangline_base::{Money, Timestamp};
-use gangline_specs::config::{Budget, BudgetOf};
+use gangline_specs::config::{Budget, BudgetOf, WhenSpent};
 use gangline_store::db;
 
 use super::super::Views;
@@ -51,7 +51,12 @@ impl Views {
             forecast_nano_dollars: forecast.nano_dollars(),
             forecast_share: dollars(forecast) / dollars(budget.limit),
             unpriced_gpu_seconds: unpriced,
-            when_spent: if budget.holds { "hold" } else { "alert" }.to_owned(),
+            when_spent: match budget.when_spent {
+                WhenSpent::Alert => "alert",
+                WhenSpent::Hold => "hold",
+                WhenSpent::Stop => "stop",
+            }
+            .to_owned(),
         })
     }
 

@@ -11,6 +11,7 @@
 //! Keeps A-5 (killed processes count as gone only once Slurm says so) and A-13 (while Slurm is silent nothing
 //! is taken for gone).
 
+pub mod advice;
 mod command;
 mod demand;
 mod gres;

@@ -348,6 +348,11 @@ impl Examples {
             RequeueReason::Resized { to: self.number() },
         ];
         decisions.extend(requeues.map(|reason| Decision::Requeue { job, attempt, not_before, reason }));
+        if self.has_network {
+            decisions.push(Decision::Stop { job, attempt, reason: StopReason::SharedBudgetSpent });
+            let reason = RequeueReason::SharedBudgetSpent;
+            decisions.push(Decision::Requeue { job, attempt, not_before, reason });
+        }
         let fates = [
             Fate::Succeeded,
             Fate::Cancelled,

@@ -97,6 +97,7 @@ fn kind(entry: &Entry) -> &'static str {
                 StopReason::TimeLimit(_) => "stop: time limit",
                 StopReason::PeerEnded => "stop: peer ended",
                 StopReason::BudgetSpent => "stop: budget spent",
+                StopReason::SharedBudgetSpent => "stop: shared budget spent",
                 StopReason::EarlyStop(_) => "stop: early stop",
                 StopReason::Preempted { .. } => "stop: preempted",
                 StopReason::NodeLeaves { .. } => "stop: node leaves",
@@ -146,11 +147,12 @@ fn requeue_kind(reason: RequeueReason) -> &'static str {
         RequeueReason::NodeLeft { .. } => "requeue: node left",
         RequeueReason::Straggler { .. } => "requeue: straggler",
         RequeueReason::Resized { .. } => "requeue: resized",
+        RequeueReason::SharedBudgetSpent => "requeue: shared budget spent",
     }
 }
 
 /// The number of names that [`kind`] has.
-const KINDS: usize = 67;
+const KINDS: usize = 69;
 /// That number before jobs could be held or come after others.
 const KINDS_BEFORE_HOLDS: usize = 63;
 /// That number before sweeps were grids, and before a platform failure was no fault of a job.

@@ -38,14 +38,17 @@ impl Examples {
         }
     }
 
-    /// Returns no data sets for examples from before jobs named them.
+    /// Returns none for examples from before budgets held jobs.
     pub(super) fn spent_budgets(&mut self) -> Vec<SpentBudget> {
         if !self.has_network {
             return Vec::new();
         }
         let user = BudgetScope::User(Submitter(self.text()));
         let scopes = [BudgetScope::Everything, BudgetScope::Queues([queue_name()].into()), user];
-        let spent = |scope| SpentBudget { name: self.text(), scope, limit: self.money(), until: self.time() };
+        let spent = |scope| {
+            let (name, limit, until, stops) = (self.text(), self.money(), self.time(), self.below(2) == 0);
+            SpentBudget { name, scope, limit, until, stops }
+        };
         scopes.map(spent).into()
     }
 
