@@ -53,7 +53,18 @@ impl ContainerRuntime {
         }
     }
 
-    /// Says that it isn't installed at a place, such as "this node".
+    /// Returns why no container of an image can be run at a place with this environment, such as "this node"; none if one can.
+    pub(crate) fn missing_for(image: &str, environment: &BTreeMap<OsString, OsString>, place: &str) -> Option<String> {
+        let chosen = environment.get(OsStr::new(CHOICE)).map(|name| name.to_string_lossy().into_owned());
+        let misnamed = chosen.filter(|name| name.parse::<ContainerRuntime>().is_err());
+        if let Some(name) = misnamed {
+            return Some(format!("{CHOICE} is {name:?}, which is neither podman nor apptainer"));
+        }
+        let runtime = ContainerRuntime::of(image, environment);
+        (!runtime.is_installed(environment)).then(|| runtime.missing(place))
+    }
+
+    /// Says that it isn't installed at a place.
     pub(crate) fn missing(self, place: &str) -> String {
         match self {
             ContainerRuntime::Podman => format!("neither podman nor apptainer is installed on {place}"),
@@ -110,6 +121,14 @@ mod tests {
         assert_eq!(ContainerRuntime::of(name, &environment), ContainerRuntime::Apptainer);
         environment.insert(CHOICE.into(), "docker".into());
         assert_eq!(ContainerRuntime::of(name, &environment), ContainerRuntime::Podman, "an unknown one is no choice");
+        let missing =
+            |environment: &BTreeMap<OsString, OsString>| ContainerRuntime::missing_for(name, environment, "n1");
+        let told = "GANGLINE_CONTAINERS is \"docker\", which is neither podman nor apptainer";
+        assert_eq!(missing(&environment).as_deref(), Some(told));
+        environment.remove(OsStr::new(CHOICE));
+        assert_eq!(missing(&environment), None);
+        environment.insert("PATH".into(), "bin:/nowhere".into());
+        assert_eq!(missing(&environment).as_deref(), Some("neither podman nor apptainer is installed on n1"));
     }
 
     #[test]

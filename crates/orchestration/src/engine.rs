@@ -107,6 +107,8 @@ pub struct Engine {
     pub(crate) attention: BTreeSet<JobId>,
     /// Something changed that could let a waiting job start.
     pub(crate) is_placement_due: bool,
+    /// Whether jobs that run may have to stop because of a spent budget.
+    pub(crate) is_budget_stop_due: bool,
 }
 
 impl Engine {
@@ -138,6 +140,7 @@ impl Engine {
             timers: BTreeSet::new(),
             attention: BTreeSet::new(),
             is_placement_due: false,
+            is_budget_stop_due: false,
         }
     }
 

@@ -193,6 +193,7 @@ impl Engine {
     /// Holds back the jobs of budgets that are spent, and lets those go that none holds any more.
     pub(crate) fn evolve_spent_budgets(&mut self, now: Timestamp, spent: &[SpentBudget]) {
         self.spent_budgets = spent.to_vec();
+        self.is_budget_stop_due = true;
         let waiting = self.jobs.values().filter(|job| job.attempt().is_none());
         let changed = waiting.filter(|job| job.over_budget != self.over_budget(job));
         for id in changed.map(|job| job.id).collect::<Vec<JobId>>() {
@@ -201,8 +202,10 @@ impl Engine {
     }
 
     /// Has running jobs save and stop that a spent budget stops, those with the least work since their last checkpoint first.
+    /// Later on none begins that would have to.
     pub(crate) fn stop_over_budget(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
-        if !self.spent_budgets.iter().any(|budget| budget.stops) {
+        let is_due = std::mem::take(&mut self.is_budget_stop_due);
+        if !is_due || !self.spent_budgets.iter().any(|budget| budget.stops) {
             return;
         }
         let running = self.jobs.values().filter_map(|job| Some((job, job.attempt()?)));

@@ -140,7 +140,7 @@ impl Engine {
         for (node, at) in snapshot.leaving {
             engine.leave_by(node, Some(at));
         }
-        engine.is_placement_due = true;
+        (engine.is_placement_due, engine.is_budget_stop_due) = (true, true);
         Ok(engine)
     }
 }

@@ -127,7 +127,9 @@ pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
 /// Refuses a dataset that is larger than the cache may become, or of which more is missing than the disk has.
 fn refuse_too_large(cache: &Cache, args: &WarmArgs) -> Result<(), Failure> {
     let bytes = cache.find(&args.url).map_err(|error| failure(&error))?.bytes();
-    let there: u64 = cache.holdings().map_err(|error| failure(&error))?.iter().map(|one| one.there).sum();
+    let holdings = cache.holdings().map_err(|error| failure(&error))?;
+    let own = holdings.iter().filter(|one| one.url.starts_with(args.url.trim_end_matches('/')));
+    let there: u64 = own.map(|one| one.there).sum();
     let refused = |whose: String| {
         let message = format!("{} has {}, and {whose}", args.url, Bytes(bytes));
         Failure::local(message, "make room, or leave --fits out: copies used longest ago then make room for it")
@@ -136,7 +138,7 @@ fn refuse_too_large(cache: &Cache, args: &WarmArgs) -> Result<(), Failure> {
         return Err(refused(format!("the cache may take {}", Bytes(limit))));
     }
     let free = cache.free_bytes().map_err(|error| failure(&error))?;
-    // What is there may be of this dataset or not; other programs want room as well.
+    // Other programs want room as well.
     if bytes.saturating_sub(there) > free - free / 8 {
         return Err(refused(format!("the disk of the cache has {} free", Bytes(free))));
     }

@@ -16,6 +16,8 @@ use crate::bound::bound_cache;
 
 /// How long it stands which node should fetch what.
 const EXPECTED_FOR: Duration = Duration::from_secs(5);
+/// The agent of a node that hasn't asked for so long fetches nothing any more.
+const FETCHES_FOR: Duration = Duration::from_mins(2);
 /// The most nodes that are named to a user.
 const NODES_SHOWN: usize = 3;
 
@@ -24,6 +26,8 @@ const NODES_SHOWN: usize = 3;
 pub(super) struct ExpectedDatasets {
     at: Option<Timestamp>,
     of_node: BTreeMap<NodeId, Vec<String>>,
+    /// When the agents that fetch last asked.
+    asked_at: BTreeMap<NodeId, Timestamp>,
 }
 
 impl Actor {
@@ -40,15 +44,19 @@ impl Actor {
         self.take_cache(now, node, cache, batch);
         let is_old = self.expected.at.is_none_or(|at| now < at || now.since(at) >= EXPECTED_FOR);
         if is_old || is_news {
-            self.expected = ExpectedDatasets { at: Some(now), of_node: self.engine.datasets_expected(now) };
+            self.expected.at = Some(now);
+            self.expected.of_node = self.engine.datasets_expected(now);
         }
+        self.expected.asked_at.insert(node, now);
         Ok(self.expected.of_node.get(&node).cloned().unwrap_or_default())
     }
 
     /// Says which nodes fetch datasets of a job meanwhile.
-    pub(super) fn fetched_meanwhile(&self, spec: &JobSpec) -> Option<String> {
-        let fetches = |datasets: &[String]| datasets.iter().any(|name| spec.datasets.contains(name));
-        let nodes = self.expected.of_node.iter().filter(|(_, datasets)| fetches(datasets)).map(|(node, _)| *node);
+    pub(super) fn fetched_meanwhile(&self, now: Timestamp, spec: &JobSpec) -> Option<String> {
+        let ExpectedDatasets { of_node, asked_at, .. } = &self.expected;
+        let asks = |node: &NodeId| asked_at.get(node).is_some_and(|at| now.since(*at) < FETCHES_FOR);
+        let reads = |datasets: &[String]| datasets.iter().any(|name| spec.datasets.contains(name));
+        let nodes = of_node.iter().filter(|(node, datasets)| asks(node) && reads(datasets)).map(|(node, _)| *node);
         let names: Vec<String> = nodes.map(|node| self.node_name(node)).collect();
         match names.len() {
             0 => None,

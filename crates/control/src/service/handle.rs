@@ -371,7 +371,7 @@ impl Handle {
         self.ask(|reply| Request::AgentFound { node, finding, reply }).await
     }
 
-    /// Takes what a node's agent says of the node's cache of datasets, and returns the addresses of those that the node should
+    /// Takes what a node's agent, which fetches datasets, says of the node's cache, and returns the addresses of those that the node should
     /// fetch for jobs that wait, the most urgent first.
     pub async fn agent_cached(&self, node: NodeName, cache: Option<CacheReport>) -> Result<Vec<String>, Error> {
         self.ask(|reply| Request::AgentCached { node, cache, reply }).await

@@ -66,7 +66,7 @@ impl Actor {
             },
         };
         shown.notes = self.notes_on(&job.spec);
-        shown.notes.extend(self.fetched_meanwhile(&job.spec).filter(|_| job.attempt().is_none()));
+        shown.notes.extend(self.fetched_meanwhile(now, &job.spec).filter(|_| job.attempt().is_none()));
         shown.job = Some(id.to_string());
         shown.state = Some(views::state(record.state));
         shown.history = views::history_to_api(record);

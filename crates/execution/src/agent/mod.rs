@@ -178,6 +178,7 @@ impl Agent {
             findings: self.findings.clone(),
             hung: self.sampler.hung(),
             cache: self.fetcher.as_ref().and_then(Fetcher::news),
+            fetches: self.fetcher.is_some(),
             stands_in: self.options.stands_in,
         }
     }

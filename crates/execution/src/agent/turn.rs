@@ -29,6 +29,7 @@ pub(super) fn wait_for(options: &AgentOptions, stop: &Receiver<()>) -> io::Resul
         findings: None,
         hung: Vec::new(),
         cache: None,
+        fetches: false,
         stands_in: true,
     };
     let mut ask_again = ASK_EVERY;

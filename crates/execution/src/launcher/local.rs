@@ -130,9 +130,7 @@ impl Launcher for LocalLauncher {
     }
 
     fn missing_for_image(&self, image: &str) -> Option<String> {
-        let environment = &self.environment;
-        let runtime = ContainerRuntime::of(image, environment);
-        (!runtime.is_installed(environment)).then(|| runtime.missing("this machine"))
+        ContainerRuntime::missing_for(image, &self.environment, "this machine")
     }
 
     fn presence(&self, folder: &Path) -> Result<Presence, LaunchError> {

@@ -42,6 +42,9 @@ pub struct AgentReport {
     /// What the node's cache of datasets holds, if that was looked at since the last report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheReport>,
+    /// Whether the agent fetches datasets for jobs that wait.
+    #[serde(default)]
+    pub fetches: bool,
     /// Whether the agent stands in for one that isn't there: it reads only while no other agent of the node does. One that is
     /// told to stand by sends reports without batches.
     #[serde(default)]

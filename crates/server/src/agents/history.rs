@@ -244,6 +244,7 @@ mod tests {
             findings,
             hung: vec!["NVML".to_owned()],
             cache: None,
+            fetches: false,
             stands_in: false,
         }
     }

@@ -69,7 +69,7 @@ pub(super) async fn report(
         let AgentFinding { place, measured, .. } = finding;
         app.handle.agent_found(node.clone(), NodeFinding { place, measured }).await?;
     }
-    let fetch = app.handle.agent_cached(node.clone(), report.cache).await?;
+    let fetch = if report.fetches { app.handle.agent_cached(node.clone(), report.cache).await? } else { Vec::new() };
     let batches = report.batches.into_iter().map(|batch| batch_of(&node, batch)).collect::<Result<Vec<_>, _>>()?;
     let stored = store(&app, batches).await?;
     Ok(Json(AgentAnswer { fetch, ..answer(stored, false) }))

@@ -3,20 +3,20 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::{Contained, joined};
-use crate::container::is_file;
+use super::{Contained, THIS_NODE, joined};
+use crate::container::{ContainerRuntime, is_file};
 use crate::supervisor::environment::Environment;
 
 /// Runs before the setup command: makes a file of the image unless the node has it, once for all ranks. Whoever reads
-/// the file finds it whole.
+/// the file finds it whole. `$0` says that Apptainer is missing.
 const FETCH: &str = r#"command -v apptainer >/dev/null 2>&1 || {
-  echo "apptainer isn't installed on this node, and the job runs in the image $1" >&2; exit 127; }
+  echo "$0, and the job runs in the image $1" >&2; exit 127; }
 [ -e "$2" ] || {
   mkdir -p "${2%/*}" && apptainer pull "$2.$$" "docker://$1" && mv "$2.$$" "$2" || { rm -f "$2.$$"; exit 1; }; }
 shift 2; [ $# -eq 0 ] || exec "$@""#;
 /// Runs before the setup command of an image that is a file.
 const FIND: &str = r#"command -v apptainer >/dev/null 2>&1 || {
-  echo "apptainer isn't installed on this node, and the job runs in the image $1" >&2; exit 127; }
+  echo "$0, and the job runs in the image $1" >&2; exit 127; }
 [ -r "$1" ] || { echo "there is no image $1 on this node, or it can't be read" >&2; exit 127; }
 shift; [ $# -eq 0 ] || exec "$@""#;
 /// Devices of the node, and the option that brings a container the driver's libraries. The devices are there anyway.
@@ -28,12 +28,12 @@ const CACHE: &str = "APPTAINER_CACHEDIR";
 
 /// Returns the command line before the setup command's.
 pub(super) fn fetch(contained: &Contained<'_>) -> Vec<OsString> {
-    let image = &contained.container.image;
+    let (image, missing) = (&contained.container.image, ContainerRuntime::Apptainer.missing(THIS_NODE));
     if is_file(image) {
-        return ["sh", "-c", FIND, "sh", image].map(OsString::from).into();
+        return ["sh", "-c", FIND, &missing, image].map(OsString::from).into();
     }
     let file = file(image, contained).into_os_string();
-    ["sh", "-c", FETCH, "sh", image].map(OsString::from).into_iter().chain([file]).collect()
+    ["sh", "-c", FETCH, &missing, image].map(OsString::from).into_iter().chain([file]).collect()
 }
 
 /// Returns the command line without the shell's arguments. Values of variables aren't in it.

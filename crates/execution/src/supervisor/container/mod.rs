@@ -35,6 +35,8 @@ const TUNING: [&str; 13] = [
     "LC_",
     "LANG",
 ];
+/// How a node is called in messages of a job that runs there.
+const THIS_NODE: &str = "this node";
 /// Variables whose values are folders that the ranks use.
 const FOLDERS: [&str; 2] = ["GANGLINE_CHECKPOINT_DIR", "GANGLINE_STAGING_DIR"];
 /// Variables whose values are files in folders that the ranks use.
@@ -230,7 +232,8 @@ mod tests {
     fn the_image_is_fetched_before_the_setup_and_the_ranks_never_fetch_it() {
         let none = Environment::new();
         let line = |setup, kept| command(&in_image(setup), kept, "pip install x", (&none, &none));
-        assert_eq!(texts(&line(None, Kept::Setup)), ["sh", "-c", podman::FETCH, "sh", "localhost/torch:1"]);
+        let missing = ContainerRuntime::Podman.missing(THIS_NODE);
+        assert_eq!(texts(&line(None, Kept::Setup)), ["sh", "-c", podman::FETCH, &missing, "localhost/torch:1"]);
         let with_setup = line(Some("pip install x"), Kept::Setup);
         assert_eq!(texts(&with_setup)[4..7], ["localhost/torch:1", "podman", "run"]);
         assert!(texts(&line(None, Kept::Rank(0))).contains(&"--pull=never"));
@@ -259,7 +262,7 @@ mod tests {
 
         let setup = command_line(&spec, Kept::Setup, "make", (&inherited, &all)).arguments;
         let setup = texts(&setup);
-        assert_eq!((setup[3..6].to_vec(), setup[6]), (vec!["sh", "localhost/torch:1", file], "apptainer"));
+        assert_eq!((setup[4..6].to_vec(), setup[6]), (vec!["localhost/torch:1", file], "apptainer"));
     }
 
     #[test]
@@ -271,6 +274,6 @@ mod tests {
         let line = texts(&line);
         assert_eq!(line[line.len() - 4], "/images/torch.sif");
         let setup = command_line(&spec, Kept::Setup, "", (&none, &none)).arguments;
-        assert_eq!(texts(&setup)[3..], ["sh", "/images/torch.sif"]);
+        assert_eq!(texts(&setup)[3..], ["apptainer isn't installed on this node", "/images/torch.sif"]);
     }
 }

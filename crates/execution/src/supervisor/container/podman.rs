@@ -4,13 +4,15 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{Contained, joined};
+use super::{Contained, THIS_NODE, joined};
+use crate::container::ContainerRuntime;
 use crate::supervisor::environment::Environment;
 use crate::supervisor::input::Kept;
 
-/// Runs before the setup command: fetches the image unless the node has it, once for all ranks.
+/// Runs before the setup command: fetches the image unless the node has it, once for all ranks. `$0` says that podman is
+/// missing.
 pub(super) const FETCH: &str = r#"command -v podman >/dev/null 2>&1 || {
-  echo "neither podman nor apptainer is installed on this node, and the job runs in the image $1" >&2; exit 127; }
+  echo "$0, and the job runs in the image $1" >&2; exit 127; }
 podman image exists "$1" || podman pull --quiet "$1" || exit
 shift; [ $# -eq 0 ] || exec "$@""#;
 /// Devices of the node, and the option that hands them to a container. NVIDIA's toolkit names its devices
@@ -26,7 +28,8 @@ const NAME_VARIABLE: &str = "GANGLINE_CONTAINER";
 
 /// Returns the command line before the setup command's.
 pub(super) fn fetch(contained: &Contained<'_>) -> Vec<OsString> {
-    ["sh", "-c", FETCH, "sh", &contained.container.image].map(OsString::from).into()
+    let missing = ContainerRuntime::Podman.missing(THIS_NODE);
+    ["sh", "-c", FETCH, &missing, &contained.container.image].map(OsString::from).into()
 }
 
 /// Returns the command line without the shell's arguments. Values of variables aren't in it, since every user of the
