@@ -41,7 +41,7 @@ envs:
   NCCL_DEBUG: WARN
 setup: pip install -r requirements.txt
 run: python train.py --config configs/llama-8b.yaml
-checkpoint: {path: checkpoints/llama-8b-sft, grace: 90s}
+checkpoint: {grace: 90s}
 recovery: {max_faults: 10, no_progress_limit: 3}
 time_limit: 1d12h
 "#;
