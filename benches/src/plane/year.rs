@@ -38,7 +38,7 @@ workdir: .
 envs: {LR: 3e-4, NCCL_DEBUG: WARN}
 setup: pip install -r requirements.txt
 run: python train.py --config configs/llama-8b.yaml
-checkpoint: {path: checkpoints/llama-8b-sft, grace: 90s}
+checkpoint: {grace: 90s}
 time_limit: 1d12h
 "#;
 
