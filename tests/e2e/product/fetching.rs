@@ -29,10 +29,10 @@ fn what_a_waiting_job_will_read_is_on_its_node_before_it_starts() {
     wait_for("the node's data to be known", || {
         product.run(&["nodes", "a"]).stdout.contains("s3://bucket/tokens").then_some(())
     });
+    wait_for("the fetch to be over", || (!explained().contains(told)).then_some(()));
     let held = product.json(&["data", "cache"]);
     let (bytes, there) = (held[0]["bytes"].as_u64(), held[0]["there_bytes"].as_u64());
     assert_eq!((bytes, there), (u64::try_from(BYTES).ok(), bytes), "{held:#}");
-    wait_for("the fetch to be over", || (!explained().contains(told)).then_some(()));
     product.run(&["cancel", &first]);
     product.wait_state(&reader, "succeeded");
 }

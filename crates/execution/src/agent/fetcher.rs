@@ -151,7 +151,6 @@ impl Fetching {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
     use super::*;
@@ -166,8 +165,11 @@ case "$dataset" in *slow) exec sleep 600;; *bad) exit 1;; esac
 
     fn fetcher(folder: &Path) -> Fetcher {
         let program = folder.join("program");
-        fs::write(&program, PROGRAM).expect("it can be written");
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        // Written by a process of its own: a process that another test starts meanwhile would have this one's open file, and nobody
+        // can run a file that is open for writing (execve(2), ETXTBSY).
+        let write = r#"printf %s "$TEXT" > "$0" && chmod 755 "$0""#;
+        let written = Command::new("sh").args(["-c", write]).arg(&program).env("TEXT", PROGRAM).status();
+        assert!(written.expect("sh starts").success());
         Fetcher::start(FetchOptions { program, cache: folder.join("cache") }).expect("a thread")
     }
 
