@@ -1,6 +1,5 @@
 """Plays a guide's sessions: each block whose first line begins with `$`, as a shell would, with what it prints."""
 
-import fnmatch
 import os
 import re
 import subprocess
@@ -16,34 +15,25 @@ def files(guide):
     return dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", guide, flags=re.S))
 
 
-def commands(guide):
-    """The commands of a guide's sessions, each with the lines that it prints."""
-    for block in re.findall(r"```console\n(.*?)```", guide, flags=re.S):
-        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
-            command, *printed = part.splitlines()
-            yield command, printed
+def of_block(text):
+    """The commands of a session, each with the lines that it prints."""
+    for part in re.split(r"^\$ ", text, flags=re.M)[1:]:
+        command, *printed = part.splitlines()
+        yield command, printed
 
 
 def shows(printed, whole):
     """Reports whether the lines of a session are those of an output: `...` alone stands for any lines, within a line for any text."""
-    lines, at, is_anywhere = whole.splitlines(), 0, False
-    for line in printed:
-        if line == "...":
-            is_anywhere = True
-            continue
-        pattern = "*".join(re.sub(r"([][*?])", r"[\1]", part) for part in line.split("..."))
-        places = [place for place in range(at, len(lines)) if fnmatch.fnmatchcase(lines[place].rstrip(), pattern)]
-        if not places or (places[0] != at and not is_anywhere):
-            return False
-        at, is_anywhere = places[0] + 1, False
-    return is_anywhere or at == len(lines)
+    lines = ["(?:.*\n)*" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + "\n" for line in printed]
+    return re.fullmatch("".join(lines), "".join(f"{line.rstrip()}\n" for line in whole.splitlines())) is not None
 
 
 def play(guide, plane):
     """Plays a guide's sessions on a control plane that runs already: `gangline up` isn't given."""
     environment = {**plane.environment, "GANGLINE_DATA": str(plane.folder / "data")}
     played = 0
-    for command, printed in commands(guide):
+    blocks = re.findall(r"```console\n(.*?)```", guide, flags=re.S)
+    for command, printed in (each for block in blocks for each in of_block(block)):
         if command.startswith("gangline up"):
             continue
         deadline = time.monotonic() + LIMIT_SECONDS

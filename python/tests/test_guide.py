@@ -12,23 +12,12 @@ import subprocess
 import sys
 
 import pytest
+import sessions
 
 GUIDE = pathlib.Path(__file__).parents[2] / "docs/guides/checkpoints.md"
 # What made the environment that this runs in: `cargo xtask python` does these two.
 INSTALL = ["$ cargo xtask python --wheel", "$ pip install target/wheels/gangline-*.whl"]
 BLOCK = re.compile(r"(?:<!-- (\w+)(?:: (\S+))? -->\n)?```(\w+)\n(.*?)```", re.S)
-
-
-def sessions(text):
-    """(Command, the lines it is to print) of each command of a console block."""
-    commands = re.split(r"^\$ ", text, flags=re.M)[1:]
-    return [(command.splitlines()[0], command.splitlines()[1:]) for command in commands]
-
-
-def is_excerpt(excerpt, whole):
-    parts = "\n".join(excerpt).split("\n...\n") if excerpt else []
-    pattern = r"\n(?:.*\n)*".join(re.escape(part) for part in parts)
-    return re.fullmatch(pattern, "\n".join(whole)) is not None
 
 
 def run(command, folder):
@@ -51,9 +40,9 @@ def test_every_program_and_session_of_the_guide(tmp_path):
             if name:
                 folder.mkdir()
                 (folder / "train.py").write_text((tmp_path / "train.py").read_text())
-            for command, excerpt in sessions(text):
+            for command, excerpt in sessions.of_block(text):
                 ended = run(command, folder)
-                assert is_excerpt(excerpt, ended.stdout.splitlines()), f"{command}\n{ended.stdout}\n{ended.stderr}"
+                assert sessions.shows(excerpt, ended.stdout), f"{command}\n{ended.stdout}\n{ended.stderr}"
                 assert (ended.returncode != 0) == command.endswith("# crashes"), ended.stderr
                 ran += 1
     assert ran == 14
@@ -63,5 +52,6 @@ def test_every_program_and_session_of_the_guide(tmp_path):
     (["a", "b"], True), (["a"], False), (["a", "...", "b"], True), (["b"], False), (["b", "a"], False), ([], False),
 ])  # fmt: skip
 def test_an_excerpt_is_compared_line_by_line(excerpt, holds):
-    assert is_excerpt(excerpt, ["a", "b"]) == holds
-    assert is_excerpt(["a", "...", "b"], ["a", "x", "y", "b"]) and is_excerpt([], [])
+    assert sessions.shows(excerpt, "a\nb\n") == holds
+    assert sessions.shows(["a", "...", "b"], "a\nx\ny\nb\n") and sessions.shows([], "")
+    assert sessions.shows(["a ... b"], "a x b\n") and not sessions.shows(["a ... b"], "a x c\n")

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use gangline_base::NodeName;
 use gangline_control::secret::Secrets;
-use gangline_execution::agent::{self, AgentNode, AgentOptions, FetchOptions, Place};
+use gangline_execution::agent::{self, AgentNode, AgentOptions, Place};
 use gangline_execution::files::read_bounded;
 use gangline_execution::inventory::{Inventory, this_machine};
 use gangline_execution::protocol::SupervisorSpec;
@@ -76,7 +76,7 @@ pub(crate) fn run(global: &Global, args: &AgentArgs) -> Result<(), Failure> {
         exporter: args.dcgm.clone(),
         kernel_log: std::env::var_os("GANGLINE_KERNEL_LOG").map(Into::into),
         kernel_rules: kernel_rules(args)?,
-        fetch: fetch_options(args),
+        cache: gangline_data::cache_folder(&std::env::vars_os().collect()).filter(|_| !args.no_fetch),
         clock: output::now,
     };
     Ok(agent::run(options, &stop(args.until_input_ends || stands_in)?)?)
@@ -103,12 +103,6 @@ fn of_spec(path: &Path) -> Result<Assignment, Failure> {
         nodes: vec![AgentNode { name, token: agent.token }],
         every: Duration::from_millis(agent.every_ms.max(1_000)),
     })
-}
-
-/// Returns how datasets are fetched into the cache of this user.
-fn fetch_options(args: &AgentArgs) -> Option<FetchOptions> {
-    let cache = gangline_data::cache_folder(&std::env::vars_os().collect())?;
-    Some(FetchOptions { program: THIS_PROGRAM.into(), cache }).filter(|_| !args.no_fetch)
 }
 
 /// Returns the site's rules, which must parse: an agent that runs for months without them would help nobody.

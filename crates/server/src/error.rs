@@ -171,7 +171,7 @@ impl From<service::Error> for ApiError {
                 ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0336", message, hint)
             }
             service::Error::NoContainers { .. } => {
-                let hint = "install podman or Apptainer where the control plane's PATH finds it, or leave image out";
+                let hint = "install what is missing where the control plane's PATH finds it, or leave image out";
                 ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0337", message, hint)
             }
             service::Error::Forgotten(id) => ApiError::removed_job(id),

@@ -22,7 +22,7 @@ impl Actor {
             return Ok(());
         }
         let names: Vec<&str> = spent.iter().map(|budget| budget.name.as_str()).collect();
-        info!(?names, "the budgets that are spent now: jobs of theirs that have not begun wait");
+        info!(?names, "these budgets are spent now: their jobs wait");
         self.apply(now, Event::BudgetsSpent(spent), batch).map(drop).map_err(Error::from)
     }
 

@@ -23,15 +23,6 @@ const AGAIN_AFTER_SUCCESS: Duration = Duration::from_mins(1);
 /// Ranges that are asked for at a time: few, since jobs run meanwhile.
 const CONNECTIONS: &str = "4";
 
-/// What fetches, and where the cache is.
-#[derive(Clone, Debug)]
-pub struct FetchOptions {
-    /// The program whose `data warm URL` fetches a dataset: this binary.
-    pub program: PathBuf,
-    /// The cache's folder.
-    pub cache: PathBuf,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Fetcher {
@@ -40,10 +31,11 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    pub(super) fn start(options: FetchOptions) -> io::Result<Fetcher> {
+    /// `program`: the one whose `data warm URL` fetches a dataset into the folder `cache`.
+    pub(super) fn start(program: PathBuf, cache: PathBuf) -> io::Result<Fetcher> {
         let ((wanted, wishes), (say, found)) = (channel(), channel());
         let fetching =
-            Fetching { options, wishes, say, wanted: Vec::new(), current: None, not_before: BTreeMap::new() };
+            Fetching { program, cache, wishes, say, wanted: Vec::new(), current: None, not_before: BTreeMap::new() };
         Builder::new().name("fetcher".to_owned()).spawn(move || fetching.run())?;
         Ok(Fetcher { wanted, found })
     }
@@ -61,7 +53,8 @@ impl Fetcher {
 }
 
 struct Fetching {
-    options: FetchOptions,
+    program: PathBuf,
+    cache: PathBuf,
     wishes: Receiver<Vec<String>>,
     say: Sender<CacheReport>,
     wanted: Vec<String>,
@@ -118,9 +111,9 @@ impl Fetching {
         let Some(dataset) = self.wanted.iter().find(|dataset| !self.not_before.contains_key(*dataset)).cloned() else {
             return;
         };
-        let mut command = Command::new(&self.options.program);
+        let mut command = Command::new(&self.program);
         command.args(["data", "warm", "--fits", "--background"]);
-        command.args(["--connections", CONNECTIONS, "--cache"]).arg(&self.options.cache).arg("--").arg(&dataset);
+        command.args(["--connections", CONNECTIONS, "--cache"]).arg(&self.cache).arg("--").arg(&dataset);
         match command.stdin(Stdio::null()).stdout(Stdio::null()).spawn() {
             Ok(child) => {
                 tracing::info!(dataset, "fetches a dataset for jobs that wait");
@@ -142,7 +135,7 @@ impl Fetching {
     }
 
     fn report(&self) {
-        if let Some(report) = held(&self.options.cache) {
+        if let Some(report) = held(&self.cache) {
             let _ = self.say.send(report);
         }
     }
@@ -170,7 +163,7 @@ case "$dataset" in *slow) exec sleep 600;; *bad) exit 1;; esac
         let write = r#"printf %s "$TEXT" > "$0" && chmod 755 "$0""#;
         let written = Command::new("sh").args(["-c", write]).arg(&program).env("TEXT", PROGRAM).status();
         assert!(written.expect("sh starts").success());
-        Fetcher::start(FetchOptions { program, cache: folder.join("cache") }).expect("a thread")
+        Fetcher::start(program, folder.join("cache")).expect("a thread")
     }
 
     fn wait_for(folder: &Path, expected: &[&str]) {

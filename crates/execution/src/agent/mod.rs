@@ -31,7 +31,6 @@ use backlog::Backlog;
 use checks::Checks;
 pub use contact::{ContactError, Place};
 use contact::{Courier, Posted};
-pub use fetcher::FetchOptions;
 use fetcher::Fetcher;
 use sampler::Sampler;
 
@@ -66,7 +65,7 @@ pub struct AgentOptions {
     pub every: Duration,
     /// Time between two rounds of checks.
     pub check_every: Duration,
-    /// The program whose `check NAME` runs one check: this binary.
+    /// The program whose `check NAME` runs one check, and which fetches datasets: this binary.
     pub program: PathBuf,
     /// The URL of DCGM's exporter, which is read instead of NVML.
     pub exporter: Option<String>,
@@ -74,8 +73,8 @@ pub struct AgentOptions {
     pub kernel_log: Option<PathBuf>,
     /// A site's rules for events of GPUs in the kernel's log, over the built-in ones.
     pub kernel_rules: Option<PathBuf>,
-    /// How datasets are fetched for jobs that wait; none if they aren't.
-    pub fetch: Option<FetchOptions>,
+    /// The cache into which `data warm` of the program fetches datasets for jobs that wait; none if they aren't fetched.
+    pub cache: Option<PathBuf>,
     /// Whether it reads only while no other agent of its node does.
     pub stands_in: bool,
     /// Returns the wall-clock time.
@@ -123,6 +122,7 @@ fn pause(stop: &Receiver<()>, time: Duration) -> ControlFlow<()> {
 impl Agent {
     fn start(options: AgentOptions) -> io::Result<Agent> {
         let started_at = (options.clock)();
+        let fetches = options.cache.clone().filter(|_| !options.stands_in);
         Ok(Agent {
             sampler: Sampler::start(options.exporter.as_deref())?,
             backlog: Backlog::starting_at(started_at),
@@ -130,7 +130,7 @@ impl Agent {
             findings: None,
             courier: Courier::start(options.nodes.clone(), options.place.clone())?,
             // One that stands in is within a job's limits.
-            fetcher: options.fetch.clone().filter(|_| !options.stands_in).map(Fetcher::start).transpose()?,
+            fetcher: fetches.map(|cache| Fetcher::start(options.program.clone(), cache)).transpose()?,
             next_post: Instant::now(),
             retry_after: None,
             stands_by: false,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::command::Programs;
 use super::limits::duration;
+use super::settings::{setting, word};
 use crate::launcher::LaunchError;
 
 /// What a setting means.
@@ -57,16 +58,6 @@ pub fn advise(
     })?;
     let name = word(line, "PartitionName").unwrap_or_default().to_owned();
     Ok((name, said(&config, line, grace)))
-}
-
-/// Returns the value of a setting `Name = value` of `scontrol show config`.
-fn setting<'a>(config: &'a str, name: &str) -> Option<&'a str> {
-    config.lines().find_map(|line| Some(line.strip_prefix(name)?.trim_start().strip_prefix('=')?.trim()))
-}
-
-/// Returns the value of a word `Name=value` of a line about a partition.
-fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
 /// Reads `30 sec`.

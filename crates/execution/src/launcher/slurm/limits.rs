@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::command::Programs;
 use super::script::TIME_LIMIT_MARGIN;
+use super::settings::word;
 use super::{SlurmLauncher, policies};
 use crate::launcher::LaunchError;
 
@@ -40,12 +41,11 @@ impl TimeLimits {
     }
 
     fn of(text: &str, partition: &str) -> TimeLimits {
-        let value = |key: &str| text.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
         let why = format!("MaxTime of Slurm's partition {partition}");
         TimeLimits {
-            max: value("MaxTime").and_then(duration).map(|time| Longest { time, why, is_below_default: false }),
-            has_default: value("DefaultTime").is_some_and(|time| time != "NONE"),
-            qos: value("QoS").filter(|qos| *qos != "N/A").map(str::to_owned),
+            max: word(text, "MaxTime").and_then(duration).map(|time| Longest { time, why, is_below_default: false }),
+            has_default: word(text, "DefaultTime").is_some_and(|time| time != "NONE"),
+            qos: word(text, "QoS").filter(|qos| *qos != "N/A").map(str::to_owned),
         }
     }
 

@@ -27,6 +27,7 @@ pub mod private;
 mod probes;
 mod record;
 mod script;
+mod settings;
 pub mod setup;
 mod share;
 mod snapshot;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::command::Programs;
 use super::limits::{Longest, duration};
 use super::script::JobOptions;
+use super::settings::setting;
 use crate::launcher::LaunchError;
 
 /// The QOS of a job for which nobody named one.
@@ -29,10 +30,11 @@ pub(super) fn longest(
         programs.run(program, &arguments).map(|output| String::from_utf8_lossy(&output).into_owned())
     };
     let config = ask("scontrol", &["show", "config"])?;
-    if !setting(&config, "AccountingStorageEnforce").split(',').any(|kind| ["limits", "safe", "all"].contains(&kind)) {
+    let enforced = setting(&config, "AccountingStorageEnforce").unwrap_or_default();
+    if !enforced.split(',').any(|kind| ["limits", "safe", "all"].contains(&kind)) {
         return Ok(None);
     }
-    let cluster = setting(&config, "ClusterName");
+    let cluster = setting(&config, "ClusterName").unwrap_or_default();
     let user = ask("id", &["-un"])?;
     let (user, table) = (user.trim(), ["--noheader", "--parsable2", "show"]);
     let table = |words: &[&str]| ask("sacctmgr", &[&table[..], words].concat());
@@ -72,12 +74,6 @@ impl Association {
     }
 }
 
-/// Returns the value of a line `Name = value` of Slurm's configuration; nothing if it isn't there.
-fn setting<'a>(config: &'a str, name: &str) -> &'a str {
-    let value = |line: &'a str| Some(line.strip_prefix(name)?.trim_start().strip_prefix('=')?.trim());
-    config.lines().find_map(value).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,12 +86,5 @@ mod tests {
         assert_eq!(of("gpu"), Association { max_wall: two_hours, default_qos: None });
         let day = Association { max_wall: Some(Duration::from_secs(86_400)), default_qos: Some("normal".to_owned()) };
         assert_eq!((of("main"), Association::of("", "main")), (day, Association::default()));
-    }
-
-    #[test]
-    fn settings_are_read_as_scontrol_prints_them() {
-        let config = "AccountingStorageEnforce = associations,limits,qos\nAccountingStorageEnforceX = 1\nClusterName             = private\n";
-        assert_eq!(setting(config, "AccountingStorageEnforce"), "associations,limits,qos");
-        assert_eq!((setting(config, "ClusterName"), setting(config, "Cluster")), ("private", ""));
     }
 }
