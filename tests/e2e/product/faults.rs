@@ -167,6 +167,9 @@ fn a_gang_that_wishes_so_leaves_a_node_on_which_a_rank_is_slow() {
     let file =
         file.replace("STEPS: \"60\"", "STEPS: \"150\"").replace("recovery: {", "recovery: {evict_stragglers: true, ");
     let id = product.submit(&file);
+    // On a busy machine it takes a while until the rank is the slow one beyond doubt; what follows has its own time.
+    let has_left = || (product.job(&id)["attempts"].as_array().map(Vec::len) == Some(2)).then_some(());
+    wait_for("the gang to leave the slow node", has_left);
     let job = product.wait_state(&id, "succeeded");
     assert_booked_exactly(&job);
     let attempts = job["attempts"].as_array().expect("it ran");
