@@ -49,7 +49,8 @@ class _Connection:
     def say(self, message):
         if self._path is None or os.getpid() != self._process:
             return
-        line = (json.dumps(message) + "\n").encode()
+        # The supervisor may read it late, and several messages at a time.
+        line = (json.dumps({**message, "at": time.monotonic()}) + "\n").encode()
         with self._lock:
             if len(self._unsent) + len(line) > _WAITING_BYTES_MAX:
                 self.dropped += 1

@@ -26,6 +26,7 @@ class Supervisor:
         self.listener.bind(self.path)
         self.listener.listen()
         self.connection = None
+        self.said_at = 0.0
 
     def accept(self):
         self.listener.settimeout(30)
@@ -34,7 +35,11 @@ class Supervisor:
         self.lines = self.connection.makefile("rb")
 
     def next(self):
-        return json.loads(self.lines.readline())
+        """Returns the next message, without the time at which it was said."""
+        message = json.loads(self.lines.readline())
+        before, self.said_at = self.said_at, message.pop("at")
+        assert before <= self.said_at <= time.monotonic()
+        return message
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 //! A wall clock that never goes back, and the format of times in logs. Read only at the edges of this crate.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gangline_base::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
 
 /// How often both clocks are read at the start.
 const READINGS: usize = 8;
@@ -40,6 +41,11 @@ impl Clock {
     pub(crate) fn instant(&self, at: Timestamp) -> Instant {
         self.reference + at.since(self.started)
     }
+}
+
+/// Returns the reading of the machine's monotonic clock, which its processes share: `CLOCK_MONOTONIC`, as `time.monotonic()` of Python.
+pub(crate) fn monotonic() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).expect("the clock begins at 0")
 }
 
 /// Formats a time as `2026-11-21T09:30:00.123456Z`.

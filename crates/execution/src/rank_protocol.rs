@@ -38,6 +38,10 @@ const NAN_FROM: f64 = 1.4e308;
 /// One line of a rank, checked.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankMessage {
+    /// When the rank said it, on the machine's monotonic clock, if it tells.
+    pub said_at: Option<Duration>,
+    /// How long before it was read the rank said it, as far as that is known.
+    pub delay: Duration,
     /// The phase that it enters.
     pub phase: Option<Phase>,
     /// The step that it finished.
@@ -90,6 +94,7 @@ pub enum RefusedLine {
 /// The wire form of [`RankMessage`]. `rank` and `pid` (of the greeting) are among the keys that are ignored.
 #[derive(Deserialize)]
 struct Wire {
+    at: Option<f64>,
     phase: Option<String>,
     step: Option<u64>,
     loss: Option<f64>,
@@ -138,6 +143,7 @@ impl RankMessage {
         let values: BTreeMap<String, f64> = others.chain(loss.map(|loss| (LOSS.to_owned(), loss))).collect();
         let tokens = wire.tokens.map(|tokens| bounded("tokens", tokens)).transpose()?.map(Tokens);
         Ok(RankMessage {
+            said_at: wire.at.and_then(|seconds| Duration::try_from_secs_f64(meant(seconds)).ok()),
             metrics: values.iter().map(|(name, value)| (name.clone(), MetricValue::from_reported(*value))).collect(),
             readings: values.into_iter().chain(tokens.map(|tokens| (TOKENS.to_owned(), count(tokens)))).collect(),
             phase: phase.flatten(),
@@ -149,6 +155,7 @@ impl RankMessage {
             checkpoint,
             total_steps: wire.total_steps.map(|steps| bounded("total_steps", steps)).transpose()?.map(Step),
             refused_values,
+            delay: Duration::ZERO,
         })
     }
 }
@@ -276,6 +283,16 @@ mod tests {
         let message = RankMessage::parse(line).expect("a message");
         let times = [(Phase::Communication, Duration::from_secs(2)), (Phase::Data, Duration::from_millis(250))];
         assert_eq!((message.phase_times, message.refused_values), (times.to_vec(), 3));
+    }
+
+    #[test]
+    fn a_time_that_is_none_costs_only_itself() {
+        let said = |line: &str| RankMessage::parse(line.as_bytes()).expect(line);
+        assert_eq!(said(r#"{"at":12.5,"step":1}"#).said_at, Some(Duration::from_millis(12_500)));
+        for at in ["-1", "NaN", "Infinity", "1e300", "null"] {
+            let message = said(&format!(r#"{{"at":{at},"step":1}}"#));
+            assert_eq!((message.said_at, message.step), (None, Some(Step(1))), "{at}");
+        }
     }
 
     #[test]

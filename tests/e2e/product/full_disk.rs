@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::disk::SmallDisk;
 use super::telemetry::{Alertmanager, webhook};
-use crate::fixtures::PATIENCE;
 use crate::fixtures::product::{Product, training};
+use crate::fixtures::{PATIENCE, wait_for};
 
 /// Checks that the time of a job is all there by Google's names.
 fn goodput_adds_up(product: &Product, id: &str) {
@@ -20,6 +20,13 @@ fn goodput_adds_up(product: &Product, id: &str) {
     let badput: f64 = exported["badput_time"].as_object().expect("times").values().filter_map(Value::as_f64).sum();
     let elapsed = number(&exported["total_elapsed_time"]);
     assert!((number(&exported["goodput_time"]["TOTAL"]) + badput - elapsed).abs() < 1e-6, "{exported:#}");
+}
+
+/// Fills up what is free. A job that removes an old checkpoint makes room again.
+fn fill(disk: &SmallDisk) {
+    let filler = format!("of={}", disk.path.join("filler").display());
+    // It ends by the full disk.
+    let _ = Command::new("dd").args(["if=/dev/zero", "bs=4096", "oflag=append", "conv=notrunc", &filler]).output();
 }
 
 #[test]
@@ -45,10 +52,11 @@ fn a_disk_that_fills_up_below_the_checkpoints_is_why_the_job_fails_and_both_are_
     let folder = disk.path.join("checkpoints").display().to_string();
     let shape = "recovery: {max_faults: 1}\nresources: {accelerators: \"cpu:1\"}";
     let id = product.submit(&training(shape, "--steps 100000 --checkpoint-every 5 --step-time-min 20", &folder));
-    product.wait_step(&id, 10);
-    let filler = disk.path.join("filler");
-    let _ = Command::new("dd").args(["if=/dev/zero", "bs=4096"]).arg(format!("of={}", filler.display())).output();
-    product.wait_state(&id, "failed");
+    wait_for("a checkpoint", || product.job(&id)["checkpoints"]["last_step"].as_u64());
+    wait_for("the job to fail", || {
+        fill(&disk);
+        (product.job(&id)["state"] == "failed").then_some(())
+    });
 
     let why = product.json(&["why", &id]);
     let fault = &why["fault"];
@@ -76,11 +84,13 @@ fn a_disk_that_fills_up_below_the_checkpoints_is_why_the_job_fails_and_both_are_
         }
     }
     let summary = |alert: &Option<Value>| alert.as_ref().and_then(|alert| alert["summary"].as_str().map(str::to_owned));
-    assert_eq!(summary(&full), Some(format!("node a: {}", disk.path.display())));
+    // Other disks of this machine may be full too.
+    let full = summary(&full).unwrap_or_default();
+    assert!(full.starts_with("node a: ") && full.contains(&*disk.path.display().to_string()), "{full}");
     let said = summary(&failed).unwrap_or_default();
     assert!(said.starts_with(&format!("{id} failed: a disk")), "{said}");
     if let Some(manager) = &alertmanager {
-        crate::fixtures::wait_for("Alertmanager to have both", || {
+        wait_for("Alertmanager to have both", || {
             (manager.has("job_failed", &id) && manager.has("node_disk_nearly_full", "node a")).then_some(())
         });
     }

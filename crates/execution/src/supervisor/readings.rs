@@ -22,6 +22,8 @@ const NAME_BYTES_MAX: usize = 200;
 const ROWS_WAITING_MAX: usize = 8_192;
 /// The least number of rows that may wait of one rank.
 const ROWS_OF_RANK_MIN: usize = 64;
+/// A message isn't said earlier than so long before it is read; a rank that tells such a time has another clock.
+const DELAY_MAX: Duration = Duration::from_secs(600);
 /// Rows in a report, of all ranks of a node; each has at most 64 metrics and a few of ours.
 const ROWS_PER_REPORT: usize = 1_024;
 
@@ -56,6 +58,8 @@ struct OfRank {
 /// How long the rank was in each phase since its last step.
 #[derive(Default)]
 struct Phases {
+    /// When the rank said its last message.
+    heard: Timestamp,
     phase: Option<(Phase, Timestamp)>,
     since_step: BTreeMap<Phase, Duration>,
     last_step: Option<Timestamp>,
@@ -131,6 +135,7 @@ impl Readings {
 
 impl OfRank {
     fn hear(&mut self, now: Timestamp, message: &RankMessage) {
+        let now = self.phases.when(now, message.delay);
         let ours = self.phases.hear(now, message);
         let mut values = Vec::new();
         for (name, value) in message.readings.iter().map(|(name, value)| (name.as_str(), *value)) {
@@ -172,6 +177,14 @@ impl OfRank {
 }
 
 impl Phases {
+    /// Returns when the rank said what is read now. A supervisor that gets no processor reads several messages at a time, and what
+    /// lies between them would count as nothing.
+    fn when(&mut self, now: Timestamp, delay: Duration) -> Timestamp {
+        let said = if delay <= DELAY_MAX { now - delay } else { now };
+        self.heard = self.heard.max(said);
+        self.heard
+    }
+
     /// Returns the seconds of a step that ends with this message, in total and by phase.
     fn hear(&mut self, now: Timestamp, message: &RankMessage) -> Vec<(String, f64)> {
         if let Some((current, since)) = &mut self.phase {
@@ -296,6 +309,26 @@ mod tests {
             ("gangline.communication_seconds", 1.0),
         ];
         assert_eq!(named(&report.batches[0], 0), expected, "no more than there was");
+    }
+
+    #[test]
+    fn messages_that_are_read_late_count_from_when_they_were_said() {
+        let spec = spec(1, 1);
+        let mut readings = Readings::of(&spec);
+        let late = |line: &str, delay: u64| RankMessage { delay: Duration::from_millis(delay), ..said(line) };
+        readings.hear(at(1_000), 0, &late(r#"{"step":1,"phase":"data"}"#, 1_000));
+        readings.hear(at(1_000), 0, &late(r#"{"phase":"compute"}"#, 700));
+        readings.hear(at(1_000), 0, &late(r#"{"step":2}"#, 0));
+        readings.hear(at(1_500), 0, &late(r#"{"step":3}"#, 900));
+        readings.hear(at(2_000), 0, &late(r#"{"step":4}"#, 3_600_000));
+        let report = readings.report(&spec).expect("something");
+        let ours = |row: usize| named(&report.batches[0], row);
+        let seconds = [(STEP_SECONDS, 1.0), ("gangline.data_seconds", 0.3), ("gangline.compute_seconds", 0.7)];
+        assert_eq!(ours(0), seconds);
+        assert_eq!(ours(1)[0], (STEP_SECONDS, 0.0), "no time goes back");
+        assert_eq!(ours(2)[0], (STEP_SECONDS, 1.0), "an hour is no delay");
+        let times: Vec<u64> = report.batches[0].rows.iter().map(|row| row.at / 1_000_000).collect();
+        assert_eq!(times, [1_000, 1_000, 2_000]);
     }
 
     fn owned((name, value): (&str, f64)) -> (String, f64) {

@@ -4,6 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -13,6 +14,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::claims::Claims;
 use super::input::Input;
+use crate::clock::monotonic;
 use crate::protocol::SupervisorSpec;
 use crate::rank_protocol::{LineCutter, RankMessage, RankOrder};
 use crate::shared_place::{make_folder, make_folder_at};
@@ -154,7 +156,10 @@ fn take_lines(cutter: &mut LineCutter, bytes: &[u8], local: u32) -> Vec<Input> {
     let mut inputs = Vec::new();
     let mut refused = 0;
     cutter.feed(bytes, |line| match RankMessage::parse(line) {
-        Ok(message) => inputs.push(Input::Message(local, message)),
+        Ok(mut message) => {
+            message.delay = message.said_at.map_or(Duration::ZERO, |said_at| monotonic().saturating_sub(said_at));
+            inputs.push(Input::Message(local, message));
+        }
         Err(error) => {
             if refused == 0 {
                 tracing::debug!(local, %error, "a rank's line is dropped");
