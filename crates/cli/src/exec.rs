@@ -3,7 +3,7 @@
 //! The command replaces this process, so it has this terminal: signals, job control and the exit code are its own. It
 //! has the environment and the folder of one of the job's ranks, and joins the rank's control group. It is thus known
 //! as the job's, and ends with the job's attempt. Beside a rank in podman's container it starts in the container; beside one
-//! in Apptainer's, which is a view of the file system and nothing else, in another one like it.
+//! in Apptainer's or enroot's, which is a view of the file system and nothing else, in another one like it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -23,6 +23,8 @@ use crate::failure::Failure;
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
 /// The variable of a rank's shim that names the container in which the rank runs.
 const CONTAINER_VARIABLE: &str = "GANGLINE_CONTAINER";
+/// Programs whose containers are views of the file system.
+const VIEWERS: [&str; 2] = ["apptainer", "enroot"];
 /// The shell of a rank's environment that names none.
 const SHELL_DEFAULT: &str = "/bin/sh";
 
@@ -78,6 +80,8 @@ struct Rank {
     pid: u32,
     environment: Vec<(OsString, OsString)>,
     folder: PathBuf,
+    /// What runs a program in a view like the rank's, if the rank is in one.
+    view: Option<Vec<OsString>>,
 }
 
 impl Rank {
@@ -106,13 +110,12 @@ impl Rank {
             };
             own.iter().all(has)
         };
-        // Apptainer's process shows no environment. Its shim has the same, and the same folder.
-        let looked_at = [Some(pid), parent_of(pid)].into_iter().flatten();
-        let found = looked_at.map(|pid| (pid, environment_of(pid).filter(is_its)));
-        let (shown_by, environment) =
-            found.into_iter().find_map(|(pid, its)| Some((pid, its?))).ok_or_else(elsewhere)?;
+        let shim = parent_of(pid).and_then(|shim| Some((shim, view_of(&command_line_of(shim)?)?)));
+        // A process in a view shows no environment, or the view's. Its shim has what the view is made with, and the same folder.
+        let (shown_by, view) = shim.map_or((pid, None), |(shim, view)| (shim, Some(view)));
+        let environment = environment_of(shown_by).filter(is_its).ok_or_else(elsewhere)?;
         let folder = fs::read_link(format!("/proc/{shown_by}/cwd")).map_err(|_| elsewhere())?;
-        Ok(Rank { pid, environment, folder })
+        Ok(Rank { pid, environment, folder, view })
     }
 
     /// Returns the beginning of the command line that runs a program in the rank's container, with this terminal if
@@ -125,7 +128,7 @@ impl Rank {
             let place = [self.folder.as_os_str().to_owned(), container.clone()];
             return Some(options.map(OsString::from).chain(place).collect());
         }
-        apptainers(&command_line_of(parent_of(self.pid)?)?)
+        self.view.clone()
     }
 
     fn shell(&self) -> OsString {
@@ -171,13 +174,13 @@ fn become_command(rank: &Rank, command: &[OsString]) -> Result<std::convert::Inf
     Err(Failure::local(message, "the command is looked up in the job's PATH"))
 }
 
-/// Returns the part of a shim's command line that runs a program in a container of Apptainer's: what follows `--` without
+/// Returns the part of a shim's command line that runs a program in a view of the file system: what follows `--` without
 /// the shell, its option and the job's command.
-fn apptainers(shim: &[OsString]) -> Option<Vec<OsString>> {
+fn view_of(shim: &[OsString]) -> Option<Vec<OsString>> {
     let (_, command) = shim.split_at_checked(shim.iter().position(|word| word == "--")? + 1)?;
-    let is_apptainer = command.first().is_some_and(|program| program == "apptainer");
+    let is_viewer = command.first().is_some_and(|program| VIEWERS.iter().any(|viewer| program == viewer));
     let (container, _shell) = command.split_at_checked(command.len().checked_sub(3)?)?;
-    is_apptainer.then(|| container.to_vec())
+    is_viewer.then(|| container.to_vec())
 }
 
 /// Returns the words of a process's command line; none if there is no such process.
@@ -213,9 +216,9 @@ mod tests {
         let shim = ["gangline", "keep-rank", "--container", "apptainer", "--"];
         let container = ["apptainer", "exec", "--bind=/a:/a", "/images/torch.sif"];
         let line = [&shim[..], &container, &["sh", "-c", "python -- train.py"]].concat();
-        assert_eq!(apptainers(&words(&line)), Some(words(&container)));
-        assert_eq!(apptainers(&words(&["gangline", "keep-rank", "--", "sh", "-c", "apptainer"])), None);
-        assert_eq!(apptainers(&words(&["gangline", "keep-rank"])), None);
-        assert_eq!(apptainers(&words(&["gangline", "--", "sh"])), None);
+        assert_eq!(view_of(&words(&line)), Some(words(&container)));
+        assert_eq!(view_of(&words(&["gangline", "keep-rank", "--", "sh", "-c", "apptainer"])), None);
+        assert_eq!(view_of(&words(&["gangline", "keep-rank"])), None);
+        assert_eq!(view_of(&words(&["gangline", "--", "sh"])), None);
     }
 }

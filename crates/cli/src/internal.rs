@@ -150,7 +150,8 @@ fn watch_gpus() -> Result<(), String> {
 fn run_supervisor(spec: PathBuf, has_own_group: bool) -> ExitCode {
     log_to_stderr();
     // The options of this command line, above all the token, aren't passed on to ranks.
-    let is_ours = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with("GANGLINE_"));
+    let is_option = |name: &str| name.starts_with("GANGLINE_") && name != ContainerRuntime::CHOICE;
+    let is_ours = |name: &OsString| name.to_str().is_some_and(is_option);
     let environment = std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect();
     let kernel_log = std::env::var_os("GANGLINE_KERNEL_LOG").map(PathBuf::from);
     let temporary_folder = std::env::temp_dir();

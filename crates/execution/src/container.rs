@@ -1,5 +1,5 @@
-//! What runs containers on a node: podman, or Apptainer, which sites with shared clusters tend to have. Neither has a
-//! daemon, so all processes of a container descend from the rank's shim, which ends them as it ends those of any rank.
+//! What runs containers on a node: podman; Apptainer, which sites with shared clusters tend to have; or enroot, which NVIDIA's clusters
+//! have. None has a daemon, so all processes of a container descend from the rank's shim, which ends them as it ends those of any rank.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// The variable that says which is used where a node has both.
-const CHOICE: &str = "GANGLINE_CONTAINERS";
+/// How files of squashed file systems are named.
+const SQUASHED: [&str; 2] = [".sqsh", ".squashfs"];
 
 /// A program that runs containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,21 +19,40 @@ pub enum ContainerRuntime {
     Podman,
     /// Apptainer. Its containers are views of the file system and nothing else.
     Apptainer,
+    /// Enroot. Its containers are views of the file system too.
+    Enroot,
 }
 
 impl ContainerRuntime {
-    /// Both, in the order in which they are looked for.
-    const ALL: [ContainerRuntime; 2] = [ContainerRuntime::Podman, ContainerRuntime::Apptainer];
+    /// The variable that says which is used where a node has several.
+    pub const CHOICE: &str = "GANGLINE_CONTAINERS";
+    /// All, in the order in which they are looked for.
+    const ALL: [ContainerRuntime; 3] =
+        [ContainerRuntime::Podman, ContainerRuntime::Apptainer, ContainerRuntime::Enroot];
 
-    /// Returns what runs the containers of an image: of a file Apptainer, else what the environment asks for, else the
-    /// first that is installed; podman if none is.
+    /// Returns what runs the containers of an image: what the environment asks for, if that can; else the first that can and
+    /// is installed, or the first of all if none is.
     pub(crate) fn of(image: &str, environment: &BTreeMap<OsString, OsString>) -> ContainerRuntime {
-        if is_file(image) {
-            return ContainerRuntime::Apptainer;
+        let able = Self::able(image);
+        let installed = || able.iter().copied().find(|runtime| runtime.is_installed(environment));
+        Self::chosen(image, environment).or_else(installed).unwrap_or(able[0])
+    }
+
+    /// Returns what the environment asks for, if that can run an image.
+    fn chosen(image: &str, environment: &BTreeMap<OsString, OsString>) -> Option<ContainerRuntime> {
+        let named = environment.get(OsStr::new(Self::CHOICE)).and_then(|name| name.to_str()?.parse().ok());
+        named.filter(|runtime| Self::able(image).contains(runtime))
+    }
+
+    /// Returns those that can run an image, in the order in which they are looked for. A squashed file system is enroot's own format, and
+    /// only enroot reads the environment that is in it.
+    fn able(image: &str) -> &'static [ContainerRuntime] {
+        let is_squashed = SQUASHED.iter().any(|extension| image.ends_with(extension));
+        match (is_file(image), is_squashed) {
+            (false, _) => &Self::ALL,
+            (true, false) => &[ContainerRuntime::Apptainer],
+            (true, true) => &[ContainerRuntime::Enroot, ContainerRuntime::Apptainer],
         }
-        let chosen = environment.get(OsStr::new(CHOICE)).and_then(|name| name.to_str()?.parse().ok());
-        let installed = || Self::ALL.into_iter().find(|runtime| runtime.is_installed(environment));
-        chosen.or_else(installed).unwrap_or(ContainerRuntime::Podman)
     }
 
     /// Reports whether its program is in the environment's `PATH`.
@@ -50,25 +69,34 @@ impl ContainerRuntime {
         match self {
             ContainerRuntime::Podman => "podman",
             ContainerRuntime::Apptainer => "apptainer",
+            ContainerRuntime::Enroot => "enroot",
         }
     }
 
     /// Returns why no container of an image can be run at a place with this environment, such as "this node"; none if one can.
     pub(crate) fn missing_for(image: &str, environment: &BTreeMap<OsString, OsString>, place: &str) -> Option<String> {
-        let chosen = environment.get(OsStr::new(CHOICE)).map(|name| name.to_string_lossy().into_owned());
+        let chosen = environment.get(OsStr::new(Self::CHOICE)).map(|name| name.to_string_lossy().into_owned());
         let misnamed = chosen.filter(|name| name.parse::<ContainerRuntime>().is_err());
         if let Some(name) = misnamed {
-            return Some(format!("{CHOICE} is {name:?}, which is neither podman nor apptainer"));
+            return Some(format!("{} is {name:?}, which is none of podman, apptainer and enroot", Self::CHOICE));
         }
         let runtime = ContainerRuntime::of(image, environment);
-        (!runtime.is_installed(environment)).then(|| runtime.missing(place))
+        (!runtime.is_installed(environment)).then(|| missing(image, environment, place))
     }
+}
 
-    /// Says that it isn't installed at a place.
-    pub(crate) fn missing(self, place: &str) -> String {
-        match self {
-            ContainerRuntime::Podman => format!("neither podman nor apptainer is installed on {place}"),
-            ContainerRuntime::Apptainer => format!("apptainer isn't installed on {place}"),
+/// Says that what would run an image isn't installed at a place.
+pub(crate) fn missing(image: &str, environment: &BTreeMap<OsString, OsString>, place: &str) -> String {
+    if let Some(chosen) = ContainerRuntime::chosen(image, environment) {
+        return format!("{chosen}, which {} asks for, isn't installed on {place}", ContainerRuntime::CHOICE);
+    }
+    match ContainerRuntime::able(image) {
+        [only] => format!("{only} isn't installed on {place}"),
+        [first, second] => format!("neither {first} nor {second} is installed on {place}"),
+        all => {
+            let (last, others) = all.split_last().expect("something runs every image");
+            let others: Vec<&str> = others.iter().map(|runtime| runtime.program()).collect();
+            format!("none of {} and {last} is installed on {place}", others.join(", "))
         }
     }
 }
@@ -117,18 +145,30 @@ mod tests {
         install("podman", 0o755);
         assert_eq!(ContainerRuntime::of(name, &environment), ContainerRuntime::Podman);
         assert_eq!(ContainerRuntime::of("/images/torch.sif", &environment), ContainerRuntime::Apptainer);
-        environment.insert(CHOICE.into(), "apptainer".into());
+        assert_eq!(ContainerRuntime::of("/images/torch.sqsh", &environment), ContainerRuntime::Apptainer);
+        install("enroot", 0o755);
+        assert_eq!(ContainerRuntime::of("/images/torch.sqsh", &environment), ContainerRuntime::Enroot);
+        environment.insert(ContainerRuntime::CHOICE.into(), "enroot".into());
+        assert_eq!(ContainerRuntime::of(name, &environment), ContainerRuntime::Enroot);
+        assert_eq!(ContainerRuntime::of("/images/torch.sif", &environment), ContainerRuntime::Apptainer, "it can't");
+        environment.insert(ContainerRuntime::CHOICE.into(), "apptainer".into());
         assert_eq!(ContainerRuntime::of(name, &environment), ContainerRuntime::Apptainer);
-        environment.insert(CHOICE.into(), "docker".into());
+        environment.insert(ContainerRuntime::CHOICE.into(), "docker".into());
         assert_eq!(ContainerRuntime::of(name, &environment), ContainerRuntime::Podman, "an unknown one is no choice");
         let missing =
             |environment: &BTreeMap<OsString, OsString>| ContainerRuntime::missing_for(name, environment, "n1");
-        let told = "GANGLINE_CONTAINERS is \"docker\", which is neither podman nor apptainer";
+        let told = "GANGLINE_CONTAINERS is \"docker\", which is none of podman, apptainer and enroot";
         assert_eq!(missing(&environment).as_deref(), Some(told));
-        environment.remove(OsStr::new(CHOICE));
+        environment.remove(OsStr::new(ContainerRuntime::CHOICE));
         assert_eq!(missing(&environment), None);
         environment.insert("PATH".into(), "bin:/nowhere".into());
-        assert_eq!(missing(&environment).as_deref(), Some("neither podman nor apptainer is installed on n1"));
+        assert_eq!(missing(&environment).as_deref(), Some("none of podman, apptainer and enroot is installed on n1"));
+        environment.insert(ContainerRuntime::CHOICE.into(), "podman".into());
+        let told = "podman, which GANGLINE_CONTAINERS asks for, isn't installed on n1";
+        assert_eq!(missing(&environment).as_deref(), Some(told));
+        let of_file = |file: &str| ContainerRuntime::missing_for(file, &environment, "n1");
+        assert_eq!(of_file("/a.sif").as_deref(), Some("apptainer isn't installed on n1"));
+        assert_eq!(of_file("/a.sqsh").as_deref(), Some("neither enroot nor apptainer is installed on n1"));
     }
 
     #[test]

@@ -97,3 +97,22 @@ fn an_image_that_is_nowhere_is_told_with_what_podman_said() {
     let fault = job["attempts"][0]["fault"].to_string();
     assert!(fault.contains("localhost:1/gone:1") && fault.contains("refused"), "{job:#}");
 }
+
+/// Nodes learn what the environment of the control plane chooses, and a job is refused where that isn't installed.
+#[test]
+fn what_is_to_run_containers_is_known_on_nodes_and_missed_at_once() {
+    let mut product = Product::down(&["a=cpu:1"]);
+    product.variable("GANGLINE_CONTAINERS", "enroot");
+    product.start();
+    let job = product.submit("name: shows\nrun: 'echo by $GANGLINE_CONTAINERS'\n");
+    product.wait_state(&job, "succeeded");
+    assert!(product.run(&["logs", &job]).stdout.ends_with("by enroot\n"));
+    let file = product.job_file("in-image.yaml", &format!("name: in-image\nimage: {IMAGE}\nrun: exit 0\n"));
+    let refused = product.run(&["submit", &file]);
+    let told = "enroot, which GANGLINE_CONTAINERS asks for, isn't installed on this machine";
+    assert!(
+        refused.code == 4 && refused.stderr.contains("G0337") && refused.stderr.contains(told),
+        "{}",
+        refused.stderr
+    );
+}

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 /// Names, and prefixes with a star.
-const PASSED: [&str; 50] = [
+const PASSED: [&str; 53] = [
     "PATH",
     "HOME",
     "USER",
@@ -55,6 +55,9 @@ const PASSED: [&str; 50] = [
     "STORAGE_OPTS",
     "REGISTRY_AUTH_FILE",
     "APPTAINER_*",
+    "ENROOT_*",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
     "GANGLINE_CONTAINERS",
     "RUST_BACKTRACE",
 ];

@@ -66,7 +66,7 @@ fn file(text: &str, base: &Path) -> Result<String, Refusal> {
     let is_sound = |path: &String| path.len() <= IMAGE_BYTES_MAX && !path.chars().any(char::is_control);
     path.filter(is_sound).ok_or_else(|| {
         Refusal::new(Code::BadValue, "is no path of an image")
-            .hint("write the path of a file that Apptainer runs, such as /images/torch.sif")
+            .hint("write the path of a file that Apptainer or enroot runs, such as /images/torch.sif")
     })
 }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::container::ContainerRuntime;
 use crate::launcher::LaunchError;
 use crate::program::{self, Limits};
 
@@ -45,12 +46,13 @@ pub(super) struct Programs {
 
 impl Programs {
     /// Removes the variables of a surrounding job that would change what the programs do, and Gangline's own,
-    /// which no job should see. SLURM_CONF stays: it tells where Slurm is.
+    /// which no job should see. SLURM_CONF stays: it tells where Slurm is. So does what is to run containers on the nodes.
     pub(super) fn new(environment: BTreeMap<OsString, OsString>) -> Self {
         let is_kept = |name: &OsString| {
             let name = name.to_string_lossy();
             let is_foreign = ["SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCANCEL_", "GANGLINE_"];
-            name == "SLURM_CONF" || !is_foreign.iter().any(|prefix| name.starts_with(prefix))
+            let is_meant = ["SLURM_CONF", ContainerRuntime::CHOICE].iter().any(|meant| name == *meant);
+            is_meant || !is_foreign.iter().any(|prefix| name.starts_with(prefix))
         };
         Programs { environment: environment.into_iter().filter(|(name, _)| is_kept(name)).collect() }
     }
@@ -121,7 +123,13 @@ mod tests {
 
     fn programs() -> Programs {
         let path = std::iter::once(("PATH".into(), "/usr/bin:/bin".into()));
-        let foreign = [("SLURM_JOB_ID", "7"), ("SLURM_CONF", "/x"), ("GANGLINE_TOKEN", "secret"), ("HOME", "/root")];
+        let foreign = [
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_CONF", "/x"),
+            ("GANGLINE_TOKEN", "secret"),
+            ("GANGLINE_CONTAINERS", "enroot"),
+            ("HOME", "/root"),
+        ];
         Programs::new(path.chain(foreign.map(|(name, value)| (name.into(), value.into()))).collect())
     }
 
@@ -132,7 +140,10 @@ mod tests {
 
     #[test]
     fn a_surrounding_job_and_gangline_itself_are_kept_out_of_the_environment() {
-        assert_eq!(run("echo $SLURM_JOB_ID-$SLURM_CONF-$GANGLINE_TOKEN-$HOME").as_deref(), Ok("-/x--/root\n"));
+        assert_eq!(
+            run("echo $SLURM_JOB_ID-$SLURM_CONF-$GANGLINE_TOKEN-$GANGLINE_CONTAINERS-$HOME").as_deref(),
+            Ok("-/x--enroot-/root\n")
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::{Contained, THIS_NODE, joined};
-use crate::container::{ContainerRuntime, is_file};
+use crate::container::{is_file, missing};
 use crate::supervisor::environment::Environment;
 
 /// Runs before the setup command: makes a file of the image unless the node has it, once for all ranks. Whoever reads
@@ -28,7 +28,8 @@ const CACHE: &str = "APPTAINER_CACHEDIR";
 
 /// Returns the command line before the setup command's.
 pub(super) fn fetch(contained: &Contained<'_>) -> Vec<OsString> {
-    let (image, missing) = (&contained.container.image, ContainerRuntime::Apptainer.missing(THIS_NODE));
+    let image = &contained.container.image;
+    let missing = missing(image, contained.environment, THIS_NODE);
     if is_file(image) {
         return ["sh", "-c", FIND, &missing, image].map(OsString::from).into();
     }

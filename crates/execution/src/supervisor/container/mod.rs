@@ -4,6 +4,7 @@
 //! pass between ranks and limits hold as without one.
 
 mod apptainer;
+mod enroot;
 mod podman;
 
 use std::collections::BTreeSet;
@@ -80,6 +81,7 @@ pub(super) fn command_line(
         let line = match runtime {
             ContainerRuntime::Podman => podman::run(&contained),
             ContainerRuntime::Apptainer => apptainer::run(&contained),
+            ContainerRuntime::Enroot => enroot::run(&contained),
         };
         let shell = ["-c".into(), format!("{END_AS_PROGRAM}{shell_command}").into()];
         line.into_iter().chain(shell).collect::<Vec<_>>()
@@ -90,6 +92,7 @@ pub(super) fn command_line(
             let fetch = match runtime {
                 ContainerRuntime::Podman => podman::fetch(&contained),
                 ContainerRuntime::Apptainer => apptainer::fetch(&contained),
+                ContainerRuntime::Enroot => enroot::fetch(&contained),
             };
             let setup = if spec.setup.is_some() { run() } else { Vec::new() };
             fetch.into_iter().chain(setup).collect()
@@ -98,6 +101,7 @@ pub(super) fn command_line(
     let variables = match runtime {
         ContainerRuntime::Podman => podman::variables(&contained),
         ContainerRuntime::Apptainer => apptainer::variables(&contained),
+        ContainerRuntime::Enroot => enroot::variables(&contained),
     };
     CommandLine { runtime: Some(runtime), arguments, variables }
 }
@@ -232,7 +236,7 @@ mod tests {
     fn the_image_is_fetched_before_the_setup_and_the_ranks_never_fetch_it() {
         let none = Environment::new();
         let line = |setup, kept| command(&in_image(setup), kept, "pip install x", (&none, &none));
-        let missing = ContainerRuntime::Podman.missing(THIS_NODE);
+        let missing = crate::container::missing("localhost/torch:1", &none, THIS_NODE);
         assert_eq!(texts(&line(None, Kept::Setup)), ["sh", "-c", podman::FETCH, &missing, "localhost/torch:1"]);
         let with_setup = line(Some("pip install x"), Kept::Setup);
         assert_eq!(texts(&with_setup)[4..7], ["localhost/torch:1", "podman", "run"]);
@@ -263,6 +267,29 @@ mod tests {
         let setup = command_line(&spec, Kept::Setup, "make", (&inherited, &all)).arguments;
         let setup = texts(&setup);
         assert_eq!((setup[4..6].to_vec(), setup[6]), (vec!["localhost/torch:1", file], "apptainer"));
+    }
+
+    #[test]
+    fn enroot_gets_variables_by_name_and_what_it_would_change_encoded() {
+        let inherited = environment(&[("HOME", "/home/ada"), ("GANGLINE_CONTAINERS", "enroot"), ("PATH", "/usr/bin")]);
+        let mut all = inherited.clone();
+        let odd = [("RANK", "0"), ("HF_TOKEN", "\"secret\""), ("ENROOT_X", "1"), ("BASH_FUNC_x%%", "() { :; }")];
+        all.extend(environment(&odd));
+        let rank = command_line(&in_image(Some("make")), Kept::Rank(0), "python train.py", (&inherited, &all));
+        let line = texts(&rank.arguments);
+        assert_eq!(rank.runtime, Some(ContainerRuntime::Enroot));
+        let end = ["--rc", "/data/attempt/enroot.rc", "gangline+localhost+torch:1", "/work/llama", "sh", "-c"];
+        assert_eq!(line[line.len() - 7..line.len() - 1], end);
+        assert!(line.contains(&"--mount=/data:/corpus:none:x-create=auto,rbind,ro"), "{line:?}");
+        let named: Vec<&str> = line.iter().filter_map(|word| word.strip_prefix("--env=")).collect();
+        assert_eq!(named, ["HF_TOKEN", "RANK", "GANGLINE_ENCODED"]);
+        let given =
+            [("ENROOT_LOGIN_SHELL", "no"), ("GANGLINE_ENCODED", "HF_TOKEN"), ("HF_TOKEN", "\\0042secret\\0042")];
+        assert_eq!(rank.variables, environment(&given));
+
+        let setup = command_line(&in_image(Some("make")), Kept::Setup, "make", (&inherited, &all)).arguments;
+        let setup = texts(&setup);
+        assert_eq!((setup[4], setup[6], setup[9]), ("localhost/torch:1", "docker://localhost#torch:1", "enroot"));
     }
 
     #[test]

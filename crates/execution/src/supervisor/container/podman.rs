@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::{Contained, THIS_NODE, joined};
-use crate::container::ContainerRuntime;
+use crate::container::missing;
 use crate::supervisor::environment::Environment;
 use crate::supervisor::input::Kept;
 
@@ -28,8 +28,8 @@ const NAME_VARIABLE: &str = "GANGLINE_CONTAINER";
 
 /// Returns the command line before the setup command's.
 pub(super) fn fetch(contained: &Contained<'_>) -> Vec<OsString> {
-    let missing = ContainerRuntime::Podman.missing(THIS_NODE);
-    ["sh", "-c", FETCH, &missing, &contained.container.image].map(OsString::from).into()
+    let image = &contained.container.image;
+    ["sh", "-c", FETCH, &missing(image, contained.environment, THIS_NODE), image].map(OsString::from).into()
 }
 
 /// Returns the command line without the shell's arguments. Values of variables aren't in it, since every user of the
