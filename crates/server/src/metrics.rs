@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::{Extension, Json};
 use gangline_api as api;
@@ -14,7 +15,7 @@ use gangline_execution::protocol::metrics::{
 };
 use gangline_telemetry::series::{self, Batch, Bucket, Curve, Row, Scope, Source};
 use serde::Deserialize;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use utoipa::IntoParams;
 
 use super::auth::Reporting;
@@ -84,13 +85,34 @@ pub(super) struct NodeCurvesQuery {
     points: Option<usize>,
 }
 
+/// Reports that are read at a time. A flood of them leaves processors to everybody else's requests.
+static READING: Semaphore = Semaphore::const_new(1);
+
+/// Batches of a report, and what those of rank 0 add to the run of its job, each with the number of its first row.
+type Read = (Vec<Batch>, Vec<(u64, Vec<JobRow>)>);
+
 /// Takes a node's metrics in. Not in the OpenAPI document: its contract is `execution::protocol::metrics`.
 pub(super) async fn take(
     State(app): State<Arc<App>>,
     Extension(named): Extension<Reporting>,
-    report: Result<Json<MetricReport>, JsonRejection>,
+    body: Bytes,
 ) -> Result<Json<MetricAnswer>, ApiError> {
-    let Json(report) = report?;
+    let turn = READING.acquire().await.map_err(|_| ApiError::internal("metrics are no longer read"))?;
+    // Reading one takes milliseconds, for which no other request of its thread would be answered.
+    let read = tokio::task::spawn_blocking(move || read_report(named, &body)).await;
+    let (batches, runs) = read.map_err(|_| ApiError::internal("the reading of metrics panicked"))??;
+    drop(turn);
+    let stored = store(&app, batches).await?;
+    let job_runs = app.tracking.job_runs.clone();
+    let Reporting { job, attempt, .. } = named;
+    let logged = move || runs.into_iter().for_each(|(first, rows)| job_runs.log((job, attempt), first, rows));
+    tokio::task::spawn_blocking(logged).await.map_err(|_| ApiError::internal("a job's run panicked"))?;
+    Ok(Json(MetricAnswer { version: METRICS_VERSION, stored }))
+}
+
+fn read_report(named: Reporting, body: &[u8]) -> Result<Read, ApiError> {
+    let report: MetricReport =
+        serde_json::from_slice(body).map_err(|error| ApiError::malformed(format!("no report of metrics: {error}")))?;
     let (job, attempt, epoch) = (JobId(report.job), AttemptNumber(report.attempt), Epoch(report.epoch));
     if named != (Reporting { job, attempt, epoch }) {
         return Err(ApiError::unauthorized());
@@ -104,13 +126,8 @@ pub(super) async fn take(
     let node = NodeName::new(&report.node).map_err(|error| ApiError::malformed(error.to_string()))?;
     let batches = report.batches.into_iter().map(|batch| batch_of((job, attempt), &node, batch));
     let batches: Vec<Batch> = batches.collect::<Result<_, _>>()?;
-    let runs: Vec<(u64, Vec<JobRow>)> =
-        batches.iter().filter(|batch| batch.source.rank == Some(0)).map(rows_of_run).collect();
-    let stored = store(&app, batches).await?;
-    let job_runs = app.tracking.job_runs.clone();
-    let logged = move || runs.into_iter().for_each(|(first, rows)| job_runs.log((job, attempt), first, rows));
-    tokio::task::spawn_blocking(logged).await.map_err(|_| ApiError::internal("a job's run panicked"))?;
-    Ok(Json(MetricAnswer { version: METRICS_VERSION, stored }))
+    let runs = batches.iter().filter(|batch| batch.source.rank == Some(0)).map(rows_of_run).collect();
+    Ok((batches, runs))
 }
 
 /// Returns what a batch of rank 0 adds to the run of its job, and the number of its first row.
