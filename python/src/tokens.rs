@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gangline_data::order::{HeldOut, Part, Shuffle, Stage};
-use gangline_data::{Loader, Options, Room, Source, State, TokenType, Width, is_remote, position_bytes};
+use gangline_data::{
+    Loader, Options, Room, Source, State, TokenType, Width, is_remote, position_bytes, unpacked_folder,
+};
 use numpy::PyReadwriteArray1;
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -78,7 +80,7 @@ impl Tokens {
             let data_type = name.as_deref().map(|name| TokenType::of_name(name).ok_or_else(unknown)).transpose()?;
             let opened = py.detach(|| match path.to_str().filter(|_| is_remote(&path)) {
                 Some(url) => Source::open_fetched(open_cache(&cache)?.find(url)?, data_type),
-                None => Source::open(&path, data_type),
+                None => Source::open_unpacking(&path, data_type, &unpacked_folder(&cache.0)),
             });
             opened.map_err(|error| data_exception(&error))
         };

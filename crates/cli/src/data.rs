@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use gangline_base::{Bytes, with_causes};
-use gangline_data::{Error, Format, Source, TokenType, is_remote};
+use gangline_data::{Error, Format, Source, TokenType, is_remote, unpacked_folder};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -154,7 +154,10 @@ fn open(path: &Path, data_type: Option<TokenType>) -> Result<Source, Failure> {
     let opened = if is_remote(path) {
         Source::open_fetched(cache::find(path)?, data_type)
     } else {
-        Source::open(path, data_type)
+        match cache::folder() {
+            Some(root) => Source::open_unpacking(path, data_type, &unpacked_folder(&root)),
+            None => Source::open(path, data_type),
+        }
     };
     opened.map_err(|error| failure(&error))
 }

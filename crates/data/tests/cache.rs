@@ -69,6 +69,22 @@ fn a_dataset_is_fetched_once_and_is_the_data_that_it_is_where_it_lies() {
     assert_eq!(fs::read(one.path()).unwrap(), [1, 0, 2, 0, 3, 0]);
 }
 
+/// The index names the compressed files, which are fetched when the dataset is opened and read unpacked.
+#[test]
+fn compressed_shards_are_unpacked_in_the_cache() {
+    let written = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/writers");
+    let expected = tokens(&Source::open(&written.join("mds"), None).unwrap()).unwrap();
+    let place = Place::new();
+    for name in ["mds-zstd", "mds-gz"] {
+        let found = || place.cache(None).find(&format!("file://{}", written.join(name).display())).unwrap();
+        let source = Source::open_fetched(found(), None).unwrap();
+        assert_eq!(tokens(&source).unwrap(), expected);
+        let again = Source::open_fetched(found(), None).unwrap();
+        assert_eq!((again.id(), again.cached().unwrap().fetched()), (source.id(), 0));
+    }
+    assert_eq!(fs::read_dir(place.path("cache/unpacked")).unwrap().count(), 18);
+}
+
 #[test]
 fn what_is_here_of_each_dataset_is_known_until_it_makes_room() {
     let place = Place::new();

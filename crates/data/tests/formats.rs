@@ -184,8 +184,10 @@ fn rows_of_mds_are_a_stream_of_their_tokens() {
     mds(folder.path(), &[[1, 2, 3], [4, 5, 6]], "null");
     let source = Source::open(folder.path(), None).unwrap();
     assert_eq!((source.format(), tokens(&source)), (Format::Rows, vec![1, 2, 3, 4, 5, 6]));
+    mds(folder.path(), &[[1, 2, 3]], "\"br:11\"");
+    assert!(refusal(folder.path(), None).contains("shard.00000.mds is compressed by br:11: zstd and gz are read"));
     mds(folder.path(), &[[1, 2, 3]], "\"zstd\"");
-    assert!(refusal(folder.path(), None).contains("shard.00000.mds is zstd: only uncompressed MDS is read as it lies"));
+    assert!(refusal(folder.path(), None).contains("shard.00000.mds is compressed by zstd, and has no zip_data"));
 }
 
 #[test]
@@ -292,7 +294,46 @@ fn what_the_real_writers_write_is_read() {
     assert_eq!(tokens(&open("matrix.npy")), (0..24).collect::<Vec<_>>());
     assert_eq!(tokens(&open("litdata")), all);
     // Eight rows of 16, in several shards, beside a column of texts of different lengths.
-    assert_eq!(tokens(&open("mds")), all[..128]);
+    let mds = open("mds");
+    assert_eq!(tokens(&mds), all[..128]);
+    let unpacked = tempfile::tempdir().unwrap();
+    for name in ["mds-zstd", "mds-gz"] {
+        let read = || Source::open_unpacking(&folder.join(name), None, unpacked.path()).unwrap();
+        assert_eq!(tokens(&read()), all[..128], "{name}");
+        let there = || fs::read_dir(unpacked.path()).unwrap().count();
+        let before = there();
+        assert_eq!((tokens(&read()), there()), (all[..128].to_vec(), before), "nothing is unpacked twice");
+    }
+    let refused = refusal(&folder.join("mds-zstd"), None);
+    assert!(refused.contains("shard.00000.mds.zstd is compressed, and there is no folder"), "{refused}");
+}
+
+/// A shard that is damaged, cut off, or not what the index says is refused, and nothing of it stays.
+#[test]
+fn a_compressed_shard_that_is_damaged_is_refused() {
+    let written = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/writers/mds-zstd");
+    let (folder, unpacked) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for file in fs::read_dir(&written).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    let refused = || Source::open_unpacking(folder.path(), None, unpacked.path()).unwrap_err().to_string();
+    let shard = folder.path().join("shard.00001.mds.zstd");
+    let good = fs::read(&shard).unwrap();
+    fs::write(&shard, &good[..good.len() - 9]).unwrap();
+    assert!(
+        refused().contains("shard.00001.mds.zstd at byte 206: index.json says it has 215 bytes, and it has 206"),
+        "{}",
+        refused()
+    );
+    let mut bad = good.clone();
+    bad[4] ^= 0xff;
+    bad[20..60].fill(0xff);
+    fs::write(&shard, &bad).unwrap();
+    assert!(refused().contains("shard.00001.mds.zstd"), "{}", refused());
+    fs::write(&shard, &good).unwrap();
+    assert_eq!(tokens(&Source::open_unpacking(folder.path(), None, unpacked.path()).unwrap()).len(), 128);
+    let partial = |name: std::ffi::OsString| name.to_string_lossy().ends_with("partial");
+    assert!(!fs::read_dir(unpacked.path()).unwrap().any(|file| partial(file.unwrap().file_name())));
 }
 
 /// The other way round: Megatron's index is the same bytes as its own writer's.

@@ -54,13 +54,18 @@ pub(crate) struct CacheArgs {
 
 impl Where {
     fn open(&self, connections: u32) -> Result<Cache, Failure> {
-        let root = self.cache.clone().or_else(|| cache_folder(&std::env::vars_os().collect())).ok_or_else(|| {
+        let root = self.cache.clone().or_else(folder).ok_or_else(|| {
             Failure::local("failed to find a folder for the cache: HOME is not set", "say it with --cache")
         })?;
         let threads = NonZeroU32::new(connections).unwrap_or(NonZeroU32::MIN);
         let options = CacheOptions { root, bytes_max: self.cache_limit, settings: s3::settings(), threads };
         Cache::open(options).map_err(|error| failure(&error))
     }
+}
+
+/// Returns the cache's folder that the environment says.
+pub(super) fn folder() -> Option<PathBuf> {
+    cache_folder(&std::env::vars_os().collect())
 }
 
 /// Finds a dataset in the cache that the environment says; what isn't there is fetched as it is read.

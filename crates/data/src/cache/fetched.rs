@@ -14,7 +14,7 @@ use super::datasets;
 use super::looks;
 use super::place::{Item, Place};
 use super::uses::{Near, Uses};
-use super::{Cache, SETS};
+use super::{Cache, SETS, unpacked_folder};
 use crate::error::Error;
 
 /// The ends of names of objects that are read in parts; of all others, all is fetched at once.
@@ -61,6 +61,11 @@ impl Fetched {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where compressed files of it are unpacked.
+    pub(crate) fn unpacked_folder(&self) -> PathBuf {
+        unpacked_folder(&self.cache.options.root)
     }
 
     /// Its address, without what is secret in it.

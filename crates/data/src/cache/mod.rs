@@ -103,6 +103,12 @@ pub struct Holding {
     pub requests: u64,
 }
 
+/// Returns the folder of a cache into which compressed files are unpacked.
+#[must_use]
+pub fn unpacked_folder(root: &Path) -> PathBuf {
+    root.join("unpacked")
+}
+
 /// Whether an address is that of a remote dataset.
 #[must_use]
 pub fn is_remote(path: &Path) -> bool {

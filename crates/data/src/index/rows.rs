@@ -27,6 +27,8 @@ pub(crate) struct Shard {
     pub(crate) column_encodings: Vec<String>,
     pub(crate) compression: Option<String>,
     pub(crate) raw_data: Raw,
+    /// The compressed file, if it is one.
+    pub(crate) zip_data: Option<Raw>,
     pub(crate) samples: u32,
 }
 
@@ -55,7 +57,7 @@ pub(crate) struct Config {
 /// The files that an index names; nothing outside of its folder.
 pub(crate) fn names(path: &Path, text: &[u8]) -> Result<Vec<String>, Error> {
     let index = parse(path, text)?;
-    let shards = index.shards.into_iter().flatten().map(|shard| shard.raw_data.basename);
+    let shards = index.shards.into_iter().flatten().map(|shard| shard.stored().basename.clone());
     let names: Vec<String> = shards.chain(index.chunks.into_iter().flatten().map(|chunk| chunk.filename)).collect();
     match names.iter().find(|name| !is_plain(name) || name.contains('/')) {
         Some(name) => Err(Error::malformed(path, 0, format!("{name:?} is no name of a file in this folder"))),
@@ -63,6 +65,13 @@ pub(crate) fn names(path: &Path, text: &[u8]) -> Result<Vec<String>, Error> {
             Err(Error::malformed(path, 0, format!("it names more than {FILES_MAX} files")))
         }
         None => Ok(names),
+    }
+}
+
+impl Shard {
+    /// Returns the file that there is of it.
+    fn stored(&self) -> &Raw {
+        self.zip_data.as_ref().filter(|_| self.compression.is_some()).unwrap_or(&self.raw_data)
     }
 }
 

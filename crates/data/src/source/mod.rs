@@ -7,6 +7,7 @@ mod mapped;
 pub(crate) mod megatron;
 mod native;
 mod rows;
+mod unpacked;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -55,16 +56,29 @@ pub struct Source {
     cached: Option<Fetched>,
 }
 
-/// Where a source's files are: in a folder, or, by the same names, among the copies of a dataset.
-pub(crate) struct Files<'a>(Option<&'a Fetched>);
+/// Where a source's files are.
+#[derive(Default)]
+pub(crate) struct Files<'a> {
+    /// The dataset among whose copies they are, by the same names as in its folder.
+    fetched: Option<&'a Fetched>,
+    /// The folder into which compressed ones are unpacked.
+    unpacked: Option<&'a Path>,
+}
 
 impl Files<'_> {
     /// Opens a file.
     pub(crate) fn open(&self, path: &Path) -> Result<Mapped, Error> {
-        match self.0.and_then(|fetched| fetched.copy(path)) {
+        match self.fetched.and_then(|fetched| fetched.copy(path)) {
             Some(copy) => Ok(Mapped::copied(path, copy)),
             None => Mapped::open(path),
         }
+    }
+
+    /// Opens what a compressed file holds.
+    pub(crate) fn open_unpacked(&self, path: &Path) -> Result<Mapped, Error> {
+        let problem = || format!("{} is compressed, and there is no folder for what it holds", path.display());
+        let folder = self.unpacked.ok_or_else(|| Error::refused("cache", problem()))?;
+        Mapped::open(&unpacked::unpacked(path, folder)?)
     }
 }
 
@@ -74,7 +88,15 @@ impl Source {
     /// # Errors
     /// When there is nothing, or a file isn't what it says.
     pub fn open(path: &Path, data_type: Option<TokenType>) -> Result<Source, Error> {
-        Source::open_files(&Files(None), path, data_type)
+        Source::open_files(&Files::default(), path, data_type)
+    }
+
+    /// The same; compressed files are unpacked into `folder`, which may be several programs' at a time.
+    ///
+    /// # Errors
+    /// As [`Source::open`]; and when the folder's disk fails.
+    pub fn open_unpacking(path: &Path, data_type: Option<TokenType>, folder: &Path) -> Result<Source, Error> {
+        Source::open_files(&Files { unpacked: Some(folder), ..Files::default() }, path, data_type)
     }
 
     fn open_files(files: &Files<'_>, path: &Path, data_type: Option<TokenType>) -> Result<Source, Error> {
@@ -93,7 +115,9 @@ impl Source {
     /// # Errors
     /// As [`Source::open`].
     pub fn open_fetched(fetched: Fetched, data_type: Option<TokenType>) -> Result<Source, Error> {
-        let mut source = Source::open_files(&Files(Some(&fetched)), fetched.path(), data_type)?;
+        let unpacked = fetched.unpacked_folder();
+        let files = Files { fetched: Some(&fetched), unpacked: Some(&unpacked) };
+        let mut source = Source::open_files(&files, fetched.path(), data_type)?;
         source.cached = Some(fetched);
         Ok(source)
     }

@@ -1,11 +1,11 @@
-//! Folders of shards with an `index.json`: uncompressed MosaicML Streaming shards (MDS, version 2) and LitData's chunks of
-//! tokens. The stream is their rows, one after the other.
+//! Folders of shards with an `index.json`: MosaicML Streaming's shards (MDS, version 2), also compressed ones, and LitData's chunks
+//! of tokens. The stream is their rows, one after the other.
 
 use std::path::Path;
 
 use crate::error::Error;
 use crate::index::INDEX_BYTES_MAX;
-use crate::index::rows::{Chunk, Config, INDEX, Index, Shard, is_plain, parse};
+use crate::index::rows::{Chunk, Config, INDEX, Index, Raw, Shard, is_plain, parse};
 use crate::source::Files;
 use crate::source::layout::Layout;
 use crate::source::mapped::Mapped;
@@ -13,6 +13,9 @@ use crate::token_type::TokenType;
 
 /// The columns that hold tokens, where there are several.
 const COLUMNS: [&str; 3] = ["tokens", "input_ids", "text"];
+
+/// How shards may be compressed: the word for it, which a level may follow, and the end of their names.
+const COMPRESSIONS: [(&str, &str); 2] = [("zstd", ".zstd"), ("gz", ".gz")];
 
 /// Reads a folder by its `index.json`.
 pub(crate) fn read(files: &Files<'_>, folder: &Path) -> Result<Layout, Error> {
@@ -46,16 +49,36 @@ impl Place<'_> {
         Err(Error::malformed(self.index, 0, format!("{name:?} is no name of a file in this folder")))
     }
 
-    /// Opens a file that has as many bytes as the index says.
-    fn open_sized(&self, name: &str, bytes: u64) -> Result<Mapped, Error> {
-        let file = self.open(name)?;
-        let found = file.len();
-        if found as u64 == bytes {
-            return Ok(file);
+    /// Opens a shard of MDS, which has as many bytes as the index says.
+    fn open_shard(&self, shard: &Shard) -> Result<Mapped, Error> {
+        let Raw { basename, bytes } = &shard.raw_data;
+        let Some(compression) = &shard.compression else { return sized(self.open(basename)?, *bytes) };
+        let bad = |problem: String| Err(Error::malformed(self.index, 0, problem));
+        let word = compression.split(':').next().unwrap_or_default();
+        let Some((_, end)) = COMPRESSIONS.iter().find(|(known, _)| *known == word) else {
+            return bad(format!(
+                "shard {basename} is compressed by {compression}: zstd and gz are read; write it with one of them"
+            ));
+        };
+        let Some(Raw { basename: name, bytes: compressed }) = &shard.zip_data else {
+            return bad(format!("shard {basename} is compressed by {compression}, and has no zip_data"));
+        };
+        if !name.ends_with(end) {
+            return bad(format!("shard {name} is compressed by {compression}, and its name doesn't end with {end}"));
         }
-        let problem = format!("index.json says it has {bytes} bytes, and it has {found}: copy it again");
-        Err(Error::malformed(file.path(), found, problem))
+        sized(self.open(name)?, *compressed)?;
+        sized(self.files.open_unpacked(&self.folder.join(name))?, *bytes)
     }
+}
+
+/// Refuses a file that hasn't as many bytes as the index says.
+fn sized(file: Mapped, bytes: u64) -> Result<Mapped, Error> {
+    let found = file.len();
+    if found as u64 == bytes {
+        return Ok(file);
+    }
+    let problem = format!("index.json says it has {bytes} bytes, and it has {found}: copy it again");
+    Err(Error::malformed(file.path(), found, problem))
 }
 
 fn mds(place: &Place<'_>, shards: &[Shard], version: Option<u32>) -> Result<Layout, Error> {
@@ -66,19 +89,15 @@ fn mds(place: &Place<'_>, shards: &[Shard], version: Option<u32>) -> Result<Layo
     let mut layout = None;
     for shard in shards {
         let name = &shard.raw_data.basename;
-        if shard.format != "mds" || shard.compression.is_some() {
-            let how = shard.compression.as_deref().unwrap_or(&shard.format);
-            let problem = format!(
-                "shard {name} is {how}: only uncompressed MDS is read as it lies; write it with compression=None"
-            );
-            return Err(Error::malformed(index, 0, problem));
+        if shard.format != "mds" {
+            return Err(Error::malformed(index, 0, format!("shard {name} is {}, and not mds", shard.format)));
         }
         let column = Columns::of(index, shard)?;
         let layout = layout.get_or_insert_with(|| Layout::new(column.data_type));
         if layout.data_type != column.data_type {
             return Err(Error::malformed(index, 0, format!("shard {name} has tokens of another type")));
         }
-        let file = place.open_sized(name, shard.raw_data.bytes)?;
+        let file = place.open_shard(shard)?;
         let number = layout.add_file(file)?;
         column.add_rows(layout, number, shard.samples)?;
     }

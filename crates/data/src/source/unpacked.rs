@@ -1,0 +1,35 @@
+//! Compressed files of a source: unpacked once for all programs of a user, and read from there.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::text::unpack;
+
+/// Returns what a file holds, as a file below `folder`. Its name tells the compressed file's place, size and time, so that another file
+/// at that place is another one.
+pub(super) fn unpacked(path: &Path, folder: &Path) -> Result<PathBuf, Error> {
+    let path = &fs::canonicalize(path).map_err(Error::io("open", path))?;
+    let found = fs::metadata(path).map_err(Error::io("open", path))?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(path.as_os_str().as_bytes());
+    let times = [found.mtime(), found.mtime_nsec()].map(i64::cast_unsigned);
+    for number in [found.size(), times[0], times[1]] {
+        hasher.update(&number.to_le_bytes());
+    }
+    let to = folder.join(&hasher.finalize().to_hex()[..32]);
+    if to.exists() {
+        return Ok(to);
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(Error::io("make", folder))?;
+    // Whoever is second replaces the file by the same.
+    let aside = to.with_added_extension(format!("{}.{:?}.partial", std::process::id(), std::thread::current().id()));
+    let made = unpack(path, &aside).and_then(|_| fs::rename(&aside, &to).map_err(Error::io("make", &to)));
+    if made.is_err() {
+        // The error is of what came before.
+        let _ = fs::remove_file(&aside);
+    }
+    made.map(|()| to)
+}
