@@ -4,12 +4,18 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::fixtures::product::{Product, training};
 use crate::fixtures::{try_for, wait_for};
 
-/// A Prometheus that scrapes nothing.
+/// The password that Prometheus wants, and its bcrypt, as Prometheus has it.
+const PASSWORD: &str = "push-secret";
+const PASSWORD_HASH: &str = "$2b$04$3cJZWuWyWeHRWX6F1RxKcuL2JQLLJ2qb0SwR0mI6qHCqvjTKkaacq";
+
+/// A Prometheus that scrapes nothing, and answers only the user `gang`.
 struct Prometheus {
     folder: PathBuf,
     port: u16,
@@ -23,6 +29,8 @@ impl Prometheus {
         let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("it is bound").port();
         std::fs::create_dir_all(folder).expect("a folder");
         std::fs::write(folder.join("prometheus.yml"), "scrape_configs: []\n").expect("it is writable");
+        let users = format!("basic_auth_users: {{gang: '{PASSWORD_HASH}'}}\n");
+        std::fs::write(folder.join("web.yml"), users).expect("it is writable");
         let mut prometheus = Prometheus { folder: folder.to_owned(), port, process: None };
         if let Err(error) = prometheus.start_again() {
             eprintln!("skipped: remote write: prometheus can't be started: {error}");
@@ -36,6 +44,7 @@ impl Prometheus {
         let mut command = Command::new("prometheus");
         command.arg(format!("--config.file={}", self.folder.join("prometheus.yml").display()));
         command.arg(format!("--storage.tsdb.path={}", self.folder.join("data").display()));
+        command.arg(format!("--web.config.file={}", self.folder.join("web.yml").display()));
         command.arg(format!("--web.listen-address=127.0.0.1:{}", self.port)).arg("--web.enable-remote-write-receiver");
         self.process = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?);
         Ok(())
@@ -55,7 +64,9 @@ impl Prometheus {
 
     /// The values of a query now; none while it can't answer.
     fn ask(&self, query: &str) -> Option<Vec<Value>> {
-        let answer = ureq::get(self.url("/api/v1/query")).query("query", query).call().ok()?;
+        let basic = format!("Basic {}", STANDARD.encode(format!("gang:{PASSWORD}")));
+        let asked = ureq::get(self.url("/api/v1/query")).query("query", query).header("authorization", basic);
+        let answer = asked.call().ok()?;
         let answer: Value = serde_json::from_reader(answer.into_body().into_reader()).ok()?;
         answer["data"]["result"].as_array().cloned()
     }
@@ -89,9 +100,13 @@ fn prometheus_gets_the_measurements_of_ranks_and_nodes_also_those_of_its_absence
     let mut product = Product::down(&["a=cpu:1"]);
     let Some(mut prometheus) = Prometheus::start(&product.path("prometheus")) else { return };
     let config = product.path("gangline.toml");
-    let text =
-        format!("[remote_write]\nurl = '{}'\nlabels = {{ cluster = 'here' }}\n", prometheus.url("/api/v1/write"));
+    let text = format!(
+        "[remote_write]\nurl = '{}'\nuser = 'gang'\ntoken_file = 'password'\nheaders = {{ X-Scope-OrgID = 'ml' }}\n\
+         labels = {{ cluster = 'here' }}\n",
+        prometheus.url("/api/v1/write")
+    );
     std::fs::write(&config, text).expect("it is writable");
+    std::fs::write(product.path("password"), format!("{PASSWORD}\n")).expect("it is writable");
     product.option("--config", config.to_str().expect("text"));
     product.change("--agent-every", "1");
     product.start();

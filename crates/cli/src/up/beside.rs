@@ -1,6 +1,7 @@
 //! The stores beside the service, which decide nothing: metrics and experiments. Without them jobs run, wait and end as they
 //! would, so none of them can keep a control plane from starting.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -102,8 +103,13 @@ fn receiver(written: &RemoteWrite, path: Option<&Path>) -> Result<remote_write::
             Failure::coded("G0505", format!("[remote_write]: token_file {}: {error}", file.display()), hint)
         })
     });
-    let labels = written.labels.clone().into_iter().collect();
-    Ok(remote_write::Receiver { url: written.url.clone(), token: token.transpose()?, labels })
+    let authorization = token.transpose()?.map(|token| match &written.user {
+        Some(user) => remote_write::Authorization::Basic(user.clone(), token),
+        None => remote_write::Authorization::Token(token),
+    });
+    let list = |of: &BTreeMap<String, String>| of.clone().into_iter().collect();
+    let (headers, labels) = (list(&written.headers), list(&written.labels));
+    Ok(remote_write::Receiver { url: written.url.clone(), authorization, headers, labels })
 }
 
 fn remotes(config: &Config) -> Result<Remotes, Failure> {

@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use gangline_base::with_causes;
 use gangline_execution::endpoint::agent;
 use gangline_telemetry::series::Batch;
@@ -40,10 +42,30 @@ const REFUSAL_BYTES_MAX: u64 = 1_000;
 pub struct Receiver {
     /// The URL.
     pub url: String,
-    /// The bearer token, if the receiver wants one.
-    pub token: Option<String>,
+    /// What the header `Authorization` says, if the receiver wants one.
+    pub authorization: Option<Authorization>,
+    /// Headers of all requests, by name.
+    pub headers: Vec<(String, String)>,
     /// Labels that all series get, by name.
     pub labels: Vec<(String, String)>,
+}
+
+/// Who sends.
+#[derive(Clone)]
+pub enum Authorization {
+    /// Whoever has this token.
+    Token(String),
+    /// A user with a password (RFC 7617).
+    Basic(String, String),
+}
+
+impl Authorization {
+    fn header(&self) -> String {
+        match self {
+            Authorization::Token(token) => format!("Bearer {token}"),
+            Authorization::Basic(user, password) => format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))),
+        }
+    }
 }
 
 impl std::fmt::Debug for Receiver {
@@ -226,8 +248,11 @@ impl Worker {
             .header("content-type", "application/x-protobuf")
             .header("content-encoding", "snappy")
             .header("x-prometheus-remote-write-version", "0.1.0");
-        if let Some(token) = &self.receiver.token {
-            request = request.header("authorization", format!("Bearer {token}"));
+        for (name, value) in &self.receiver.headers {
+            request = request.header(name, value);
+        }
+        if let Some(authorization) = &self.receiver.authorization {
+            request = request.header("authorization", authorization.header());
         }
         match request.send(body) {
             Err(error) => Outcome::Away(with_causes(&error)),
@@ -254,4 +279,40 @@ impl Worker {
 fn client(url: &str) -> Result<ureq::Agent, String> {
     let authorities = url.starts_with("https:").then(authorities).transpose()?;
     agent(REQUEST_MAX, authorities.as_deref()).map_err(|error| with_causes(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::TcpListener;
+
+    use gangline_base::{JobId, Timestamp};
+    use gangline_telemetry::series::{Row, Scope, Source};
+
+    use super::*;
+
+    #[test]
+    fn requests_say_who_sends_and_have_the_headers_of_the_site() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let receiver = Receiver {
+            url: format!("http://{}/push", listener.local_addr().expect("it is bound")),
+            authorization: Some(Authorization::Basic("1234".to_owned(), "secret".to_owned())),
+            headers: vec![("X-Scope-OrgID".to_owned(), "ml".to_owned())],
+            labels: Vec::new(),
+        };
+        assert!(!format!("{receiver:?}").contains("secret"));
+        let service = Service::start(receiver).expect("a thread");
+        let source = Source { scope: Scope::Job(JobId(1)), attempt: None, node: None, rank: Some(0), device: None };
+        let row = Row { at: Timestamp::EPOCH + Duration::from_secs(1), step: None, values: vec![(0, 1.0)] };
+        service.handle().offer(&[Batch { source, first: 0, names: vec!["loss".to_owned()], rows: vec![row] }]);
+        let (mut stream, _) = listener.accept().expect("it sends");
+        let lines = BufReader::new(stream.try_clone().expect("a second handle")).lines().map_while(Result::ok);
+        let head: Vec<String> = lines.take_while(|line| !line.is_empty()).map(|line| line.to_lowercase()).collect();
+        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").expect("it listens");
+        let basic = format!("authorization: basic {}", STANDARD.encode("1234:secret").to_lowercase());
+        for line in [basic.as_str(), "x-scope-orgid: ml", "content-encoding: snappy"] {
+            assert!(head.iter().any(|said| said == line), "{line}: {head:?}");
+        }
+        service.stop();
+    }
 }

@@ -4,8 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// The most labels of a site's own.
+/// The most labels and the most headers of a site's own.
 const LABELS_MAX: usize = 16;
+const HEADERS_MAX: usize = 16;
+/// The longest value of a header.
+const HEADER_BYTES_MAX: usize = 1_024;
+/// Headers that requests have by themselves, in small letters, and the beginning of others.
+const OWN_HEADERS: [&str; 5] = ["authorization", "content-", "host", "transfer-encoding", "x-prometheus-remote-write-"];
 /// Labels that measurements have by themselves.
 const OWN: [&str; 7] = ["__name__", "job_id", "attempt", "node", "rank", "gpu", "part"];
 
@@ -14,8 +19,12 @@ const OWN: [&str; 7] = ["__name__", "job_id", "attempt", "node", "rank", "gpu", 
 pub struct RemoteWrite {
     /// The receiver's URL.
     pub url: String,
-    /// The file with the bearer token; a relative path starts at the configuration's folder.
+    /// The file with the bearer token, or with the user's password; a relative path starts at the configuration's folder.
     pub token_file: Option<String>,
+    /// Who sends, by basic authentication.
+    pub user: Option<String>,
+    /// Headers of all requests, such as the one that names a tenant.
+    pub headers: BTreeMap<String, String>,
     /// Labels that all series get.
     pub labels: BTreeMap<String, String>,
 }
@@ -25,6 +34,9 @@ pub struct RemoteWrite {
 pub(super) struct RemoteWriteV1 {
     url: String,
     token_file: Option<String>,
+    user: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
 }
@@ -32,7 +44,7 @@ pub(super) struct RemoteWriteV1 {
 impl RemoteWriteV1 {
     /// Returns where to send; an error says which value is invalid.
     pub(super) fn read(self) -> Result<RemoteWrite, String> {
-        let RemoteWriteV1 { url, token_file, labels } = self;
+        let RemoteWriteV1 { url, token_file, user, headers, labels } = self;
         let has_host = ["http://", "https://"].iter().any(|scheme| url.len() > scheme.len() && url.starts_with(scheme));
         if !has_host || url.contains(|letter: char| letter.is_whitespace() || letter.is_control()) {
             return Err(format!("url = \"{url}\" has to be an http or https URL"));
@@ -43,6 +55,16 @@ impl RemoteWriteV1 {
         if token_file.is_some() && !url.starts_with("https://") && !is_here(&url) {
             return Err("a token isn't sent without TLS: use an https URL".to_owned());
         }
+        if user.is_some() && token_file.is_none() {
+            return Err("a user has a password: name its file by token_file".to_owned());
+        }
+        if user
+            .as_ref()
+            .is_some_and(|user| user.is_empty() || user.contains(|letter: char| letter == ':' || letter.is_control()))
+        {
+            return Err("user: a name has letters, and no colon".to_owned());
+        }
+        check_headers(&headers)?;
         if labels.len() > LABELS_MAX {
             return Err(format!("more than {LABELS_MAX} labels"));
         }
@@ -52,8 +74,30 @@ impl RemoteWriteV1 {
         };
         match labels.keys().find(|name| !is_name(name) || OWN.contains(&name.as_str())) {
             Some(name) => Err(format!("labels: \"{name}\" is taken, or no name of letters, digits and _")),
-            None => Ok(RemoteWrite { url, token_file, labels }),
+            None => Ok(RemoteWrite { url, token_file, user, headers, labels }),
         }
+    }
+}
+
+/// Refuses headers that no request can have, or that all have by themselves. Their values are in the configuration, so they are no secrets.
+fn check_headers(headers: &BTreeMap<String, String>) -> Result<(), String> {
+    if headers.len() > HEADERS_MAX {
+        return Err(format!("more than {HEADERS_MAX} headers"));
+    }
+    let is_own = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        OWN_HEADERS.iter().any(|own| if own.ends_with('-') { name.starts_with(own) } else { name == *own })
+    };
+    let is_name =
+        |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let is_value =
+        |value: &str| value.len() <= HEADER_BYTES_MAX && value.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    match headers.iter().find(|(name, value)| !is_name(name) || is_own(name) || !is_value(value)) {
+        Some((name, _)) if is_own(name) => {
+            Err(format!("headers: \"{name}\" is sent by itself; a token or a password goes into token_file"))
+        }
+        Some((name, value)) => Err(format!("headers: \"{name}\" = \"{value}\" can't be sent in a request")),
+        None => Ok(()),
     }
 }
 
@@ -83,6 +127,16 @@ mod tests {
             let error = read(lines).expect_err(lines).to_string();
             assert!(error.starts_with("remote_write: ") && error.contains(part), "{error}");
         };
+        let grafana =
+            read("url = 'https://a.example/push'\nuser = '1234'\ntoken_file = 't'\nheaders = { X-Scope-OrgID = 'ml' }");
+        let grafana = grafana.expect("a sound file").expect("it has one");
+        assert_eq!((grafana.user.as_deref(), grafana.headers["X-Scope-OrgID"].as_str()), (Some("1234"), "ml"));
+        refused("url = 'http://mimir/'\nuser = 'a'", "name its file by token_file");
+        refused("url = 'http://localhost/'\nuser = 'a:b'\ntoken_file = 't'", "no colon");
+        refused("url = 'http://mimir/'\nheaders = { authorization = 'x' }", "is sent by itself");
+        refused("url = 'http://mimir/'\nheaders = { Content-Type = 'x' }", "is sent by itself");
+        refused("url = 'http://mimir/'\nheaders = { 'a b' = 'x' }", "can't be sent");
+        refused("url = 'http://mimir/'\nheaders = { a = \"x\\ny\" }", "can't be sent");
         refused("url = 'mimir'", "http or https URL");
         refused("url = 'http://a:b@mimir/'", "use token_file");
         refused("url = 'http://mimir/'\ntoken_file = 't'", "without TLS");
