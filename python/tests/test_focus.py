@@ -91,6 +91,9 @@ def test_an_export_is_valid_focus_and_sums_to_the_capacity(plane):
         exact = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
         assert abs(exact - Decimal(row["ListCost"])) < Decimal("1e-12"), row
     report = plane.ask("cost", "report", "--from", "2d")
+    heading, *groups = plane.run("cost", "report", "--from", "2d", "--by", "job").stdout.splitlines()[2:]
+    of_job = next(group for group in groups if group.startswith(f"{reads} "))
+    assert "REQUESTS" in heading and str(report["total"]["requests"]) in of_job.split(), "one job asked for all"
     exported = sum(Decimal(row["x_GpuSeconds"]) for row in devices)
     assert 0 < exported <= Decimal(report["capacity_seconds"]), "the report is later, and so has more"
 

@@ -74,9 +74,13 @@ pub(crate) fn bill(client: &Client, grouped: &str) -> Result<String, Failure> {
 
 fn text(report: &api::CostReport) -> String {
     let heading = report.by.to_uppercase();
-    let headings = [heading.as_str(), ">JOBS", ">DEVICE TIME", ">USEFUL", ">STORED", ">COST", ">SHARE"];
     let total = &report.total;
-    let rows = report.groups.iter().chain([total]).map(|group| row(group, total)).collect();
+    // Few clusters ask object storage for their data.
+    let has_requests = total.requests > 0;
+    let mut headings = vec![heading.as_str(), ">JOBS", ">DEVICE TIME", ">USEFUL", ">STORED"];
+    headings.extend(has_requests.then_some(">REQUESTS"));
+    headings.extend([">COST", ">SHARE"]);
+    let rows = report.groups.iter().chain([total]).map(|group| row(group, total, has_requests)).collect();
     let shared = if report.idle == "shared" {
         "; idle devices are shared in proportion to the device time that jobs held"
     } else {
@@ -90,7 +94,7 @@ fn text(report: &api::CostReport) -> String {
     period + &output::table(&headings, rows) + "\n" + &lines(total) + "\n" + &capacity(report)
 }
 
-fn row(group: &api::CostGroup, total: &api::CostGroup) -> Vec<String> {
+fn row(group: &api::CostGroup, total: &api::CostGroup, has_requests: bool) -> Vec<String> {
     let useful = group.useful_share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
     let share = if total.cost_nano_dollars > 0 {
         percent(as_float(group.cost_nano_dollars), as_float(total.cost_nano_dollars))
@@ -99,7 +103,13 @@ fn row(group: &api::CostGroup, total: &api::CostGroup) -> Vec<String> {
     };
     let jobs = if group.jobs == 0 { "-".to_owned() } else { group.jobs.to_string() };
     let (time, stored) = (device_time(group.gpu_seconds), stored(group.gib_hours));
-    vec![group.name.clone(), jobs, time, useful, stored, group.cost.clone(), share]
+    let mut row = vec![group.name.clone(), jobs, time, useful, stored];
+    row.extend(has_requests.then(|| match group.requests {
+        0 => "-".to_owned(),
+        some => some.to_string(),
+    }));
+    row.extend([group.cost.clone(), share]);
+    row
 }
 
 /// Formats stored data over time.
