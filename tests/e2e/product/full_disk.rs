@@ -43,7 +43,7 @@ fn a_disk_that_fills_up_below_the_checkpoints_is_why_the_job_fails_and_both_are_
         alertmanager.as_ref().map(|manager| format!("[[receiver]]\nname='am'\nalertmanager='{}'\n", manager.url));
     let rules = format!(
         "every = '500ms'\n[[receiver]]\nname='hook'\nwebhook='{url}'\n{}\
-         [[rule]]\nname='node_disk_nearly_full'\nmetric='host.filesystem_used_ratio'\nabove=0.95\nsummary='{{subject}}: {{parts}}'\n",
+         [[rule]]\nname='node_disk_nearly_full'\nmetric='host.filesystem_used_ratio'\nabove=0.995\nsummary='{{subject}}: {{parts}}'\n",
         manager.unwrap_or_default()
     );
     std::fs::create_dir_all(product.data()).expect("a folder");
@@ -84,7 +84,7 @@ fn a_disk_that_fills_up_below_the_checkpoints_is_why_the_job_fails_and_both_are_
         }
     }
     let summary = |alert: &Option<Value>| alert.as_ref().and_then(|alert| alert["summary"].as_str().map(str::to_owned));
-    // Other disks of this machine may be full too.
+    // Other disks of this machine may be as full.
     let full = summary(&full).unwrap_or_default();
     assert!(full.starts_with("node a: ") && full.contains(&*disk.path.display().to_string()), "{full}");
     let said = summary(&failed).unwrap_or_default();
