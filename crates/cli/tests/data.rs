@@ -1,4 +1,4 @@
-//! `gangline data tokenize` and `warm` by the real binary: killed, and started again; several at a time, from a server that counts.
+//! `gangline data tokenize`, `warm` and `bench` by the real binary: killed, and started again; several at a time, from a server that counts.
 
 #[path = "../../data/tests/server/mod.rs"]
 mod server;
@@ -188,4 +188,24 @@ fn an_object_that_changes_while_it_is_fetched_is_refused() {
     let missing = warm(folder.path(), &address, "s3://bucket/set/none.bin").output().expect("gangline runs");
     let said = String::from_utf8_lossy(&missing.stderr);
     assert!(missing.status.code() == Some(1) && said.contains("there is no such object"), "{said}");
+}
+
+#[test]
+fn a_measured_rate_is_enough_or_a_failure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("tokens.bin"), vec![1; 64 << 10]).expect("tokens");
+    let bench = |needs: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gangline"));
+        command.args(["data", "bench", "tokens.bin", "--dtype", "uint16", "--sequence-length", "16", "--seconds", "1"]);
+        let ran =
+            command.args(["--needs", needs]).env_clear().current_dir(folder.path()).output().expect("gangline runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (ran.status.code(), text(&ran.stdout), text(&ran.stderr))
+    };
+    let (code, enough, _) = bench("10");
+    assert!(code == Some(0) && enough.contains("times the 1.000e1 tokens/s that are needed"), "{enough}");
+    let (code, _, missed) = bench("1e18");
+    assert!(code == Some(1) && missed.contains("this node gives 0 % of the 1.000e18 tokens/s"), "{missed}");
+    let (code, _, refused) = bench("0");
+    assert!(code == Some(2) && refused.contains("a number above 0"), "{refused}");
 }

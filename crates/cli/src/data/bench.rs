@@ -29,6 +29,15 @@ pub(crate) struct BenchArgs {
     /// How long to measure
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
+    /// Tokens that the ranks of a node need in a second together: their number times `tokens_per_second_per_accelerator` of `gangline plan`. Less than
+    /// that is a failure
+    #[arg(long, value_name = "TOKENS_PER_SECOND", value_parser = positive)]
+    needs: Option<f64>,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "a number above 0, such as 250000".to_owned())
 }
 
 pub(crate) fn run(args: &BenchArgs, is_json: bool) -> Result<(), Failure> {
@@ -69,17 +78,34 @@ pub(crate) fn run(args: &BenchArgs, is_json: bool) -> Result<(), Failure> {
     let rate = (batches * u64::from(args.batch.get())) as f64 / seconds;
     let token_rate = (batches * tokens) as f64 / seconds;
     if is_json {
-        return output::json(&json!({
+        output::json(&json!({
             "first_batch_seconds": first.as_secs_f64(),
             "samples_per_second": rate,
             "tokens_per_second": token_rate,
             "bytes_read_per_second": token_rate * stored as f64,
+            "needed_tokens_per_second": args.needs,
             "kind": "measured",
-        }));
+        }))?;
+    } else {
+        let read = Bytes(batches.saturating_mul(tokens).saturating_mul(stored) / args.seconds);
+        output::say(&format!(
+            "first batch after {}; then {rate:.0} samples/s, {token_rate:.3e} tokens/s, {read}/s read (measured, inputs and labels as int64)",
+            output::duration(first)
+        ))?;
     }
-    let read = Bytes(batches.saturating_mul(tokens).saturating_mul(stored) / args.seconds);
-    output::say(&format!(
-        "first batch after {}; then {rate:.0} samples/s, {token_rate:.3e} tokens/s, {read}/s read (measured, inputs and labels as int64)",
-        output::duration(first)
-    ))
+    args.needs.map_or(Ok(()), |needs| judge(token_rate, needs, is_json))
+}
+
+/// Says whether a node gives its ranks the tokens that they need.
+fn judge(rate: f64, needs: f64, is_json: bool) -> Result<(), Failure> {
+    let times = rate / needs;
+    if times < 1.0 {
+        let message = format!("this node gives {:.0} % of the {needs:.3e} tokens/s that are needed", times * 100.0);
+        let hint = "try more --threads, a faster disk, or gangline data warm beforehand for a remote dataset";
+        return Err(Failure::local(message, hint));
+    }
+    if is_json {
+        return Ok(());
+    }
+    output::say(&format!("that is {times:.1} times the {needs:.3e} tokens/s that are needed"))
 }
