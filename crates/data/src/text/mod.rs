@@ -43,6 +43,8 @@ pub fn unpack(path: &Path, to: &Path) -> Result<u64, Error> {
             Error::Malformed { path: path.to_owned(), offset: opened.read_on_disk(), problem }
         })?;
         if read == 0 {
+            // It gets its name afterwards, which a power failure mustn't leave to a file without its bytes.
+            out.sync_data().map_err(Error::io("sync", to))?;
             return Ok(written);
         }
         out.write_all(&room[..read]).map_err(Error::io("write", to))?;
