@@ -172,8 +172,8 @@ fn told(bodies: &Receiver<(Instant, Value)>, rule: &str, state: &str) -> (Instan
     }
 }
 
-/// Waits until enough steps are judged and this is a cause of a job's slowness, in which rank 1 has its part alone. Other tests beside
-/// this one may be a cause too. Returns what such a cause says.
+/// Waits until enough steps are judged and rank 1 alone slows its job down in this way, and returns that cause. There may be others: tests
+/// that run beside this one load the machine.
 fn cause(product: &Product, id: &str, kind: &str) -> Value {
     let mut seen = Value::Null;
     let found = try_for(|| {
@@ -211,8 +211,9 @@ fn slow_jobs_are_explained_and_alerts_reach_whom_they_should() {
     let loads = train(&product, "loads", "1,60", "20,20");
     let lags = train(&product, "lags", "1,1", "20,80");
     let starved = cause(&product, &loads, "data");
-    let cost = starved["cost_nano_dollars_per_hour"].as_i64().expect("the nodes have a price");
-    assert!((1..80_000_000).contains(&cost), "two devices at $0.04: {starved:#}");
+    let cost = starved["cost_nano_dollars_per_hour"].as_f64().expect("the nodes have a price");
+    let share = starved["share"].as_f64().expect("a number");
+    assert!(share > 0.0 && (cost - share * 80e6).abs() < 1e3, "of two devices at $0.04: {starved:#}");
     cause(&product, &lags, "straggler");
     of_steps(&product, &lags);
 

@@ -28,7 +28,7 @@ pub(super) fn unpacked(path: &Path, folder: &Path) -> Result<PathBuf, Error> {
     let aside = to.with_added_extension(format!("{}.{:?}.partial", std::process::id(), std::thread::current().id()));
     let made = unpack(path, &aside).and_then(|_| fs::rename(&aside, &to).map_err(Error::io("make", &to)));
     if made.is_err() {
-        // The error is of what came before.
+        // The error that is returned says what failed first.
         let _ = fs::remove_file(&aside);
     }
     made.map(|()| to)

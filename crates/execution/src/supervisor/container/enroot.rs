@@ -142,8 +142,8 @@ fn address(image: &str) -> String {
     }
 }
 
-/// Returns a mount as the fields of an fstab(5) line, with colons between them, from `SOURCE:TARGET` and perhaps `:ro`. What ends a field
-/// is written by its number.
+/// Returns a mount as the fields of an fstab(5) line, with colons between them, from `SOURCE:TARGET` and perhaps `:ro`. Blanks, which end
+/// a field, and backslashes are written as octal escapes.
 fn fields(mount: &OsStr) -> OsString {
     let (mount, options) = match mount.as_bytes().strip_suffix(b":ro") {
         Some(mount) => (mount, "x-create=auto,rbind,ro"),
