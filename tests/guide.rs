@@ -1,5 +1,5 @@
 //! The administrator's guide shows only what is so: every block of `docs/guides/scheduling.md` is checked here, and so are the sessions
-//! of the tutorial, `docs/guides/planning.md`, `docs/guides/faults.md` and `docs/guides/slurm.md`.
+//! of other guides. python/tests/test_tutorial.py plays the tutorial.
 //!
 //! - `toml` is a configuration, `yaml` a job file, `conf` a `topology_file`, `csv` a trace: the product's own readers take
 //!   them. Commands find one that follows a comment `<!-- file: NAME -->` under that name.
@@ -33,10 +33,6 @@ const FAULTS: &str = "docs/guides/faults.md";
 const COST: &str = "docs/guides/cost.md";
 /// A guide whose job runs the binary by its name.
 const MODELS: &str = "docs/guides/models.md";
-/// A guide whose job file is checked here; python/tests/test_jobs.py plays its sessions.
-const FIRST_DDP_JOB: &str = "docs/guides/first-ddp-job.md";
-/// Its job files and sessions are checked.
-const TUTORIAL: &str = "docs/tutorial/first-hour.md";
 /// A guide whose sessions need a Slurm.
 const SLURM: &str = "docs/guides/slurm.md";
 /// Every control plane of the tests has this option.
@@ -235,19 +231,6 @@ fn models_are_as_the_guide_shows_them() {
 #[test]
 fn faults_are_as_the_guide_shows_them() {
     play(FAULTS);
-}
-
-#[test]
-fn the_first_hour_is_as_the_tutorial_shows_it() {
-    play(TUTORIAL);
-}
-
-#[test]
-fn the_first_ddp_jobs_file_is_one() {
-    let guide = read(FIRST_DDP_JOB);
-    let files: Vec<Block<'_>> = blocks(&guide).into_iter().filter(|block| block.language == "yaml").collect();
-    assert_eq!(files.len(), 1);
-    files.iter().for_each(|file| check(file).expect("it is a job file"));
 }
 
 #[test]

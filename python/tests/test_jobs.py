@@ -10,7 +10,6 @@ import sys
 import time
 
 import pytest
-import sessions
 
 BINARY = os.environ.get("GANGLINE_BINARY")
 TRAIN = pathlib.Path(__file__).parents[2] / "examples" / "torch" / "train.py"
@@ -161,32 +160,3 @@ def test_an_error_of_the_program_is_told_and_not_tried_again(plane):
     diagnosis = shown["attempts"][0]["fault"]["diagnosis"]
     assert (diagnosis["category"], diagnosis["subcategory"]) == ("user_code", "import_error")
     assert "would end in the same way" in shown["attempts"][0]["ended_because"]
-
-
-GUIDE = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "first-ddp-job.md"
-
-
-@pytest.fixture
-def here(tmp_path):
-    """A control plane as the guide starts it."""
-    plane = Plane(tmp_path, ["here=cpu:2"], "--price", "0.04")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "gangline").symlink_to(BINARY)
-    plane.environment["PATH"] = f"{tmp_path / 'bin'}:{plane.environment['PATH']}"
-    yield plane
-    plane.close()
-
-
-def test_the_first_ddp_job_is_killed_drained_and_resumed_as_the_guide_shows(here):
-    guide = GUIDE.read_text()
-    for name, text in sessions.files(guide).items():
-        (here.folder / name).write_text(text)
-    assert sessions.play(guide, here) >= 14
-    (job, resumed) = here.ended("job-1"), here.ended("job-2")
-    assert (job["state"], job["faults"], resumed["state"]) == ("cancelled", 1, "cancelled")
-    # What it had saved counts: each of its attempts, and the resumed job, began where the one before had saved.
-    logs = [("job-1", "--attempt", "2"), ("job-1", "--attempt", "3"), ("job-2",)]
-    texts = [here.run("logs", *log).stdout for log in logs]
-    starts = [int(step) for text in texts for step in re.findall(r"rank 0 goes on after step (\d+)", text)]
-    assert len(starts) == 3 and starts[0] in (20, 40) and starts[0] < starts[1] < starts[2], starts
-    assert starts[2] == job["checkpoints"]["last_step"]

@@ -5,46 +5,30 @@
 //! is no part of the gate.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use crate::command::{output, root, run};
+use crate::command::{output, run};
 use crate::environment::{self, Environment};
 use crate::tools::{self, Tool};
+use system::{VERSION, lay_out, put, tarball};
 use trial::try_package;
 
+mod system;
 mod trial;
 
 const PACKAGES: [&str; 2] = ["cargo-zigbuild>=0.20,<1", "ziglang>=0.14"];
 const DPKG: Tool = Tool { program: "dpkg-deb", package: "dpkg" };
 /// Rust's name of the processor and system, and Debian's of the processor.
 const TARGETS: [(&str, &str); 2] = [("x86_64-unknown-linux-musl", "amd64"), ("aarch64-unknown-linux-musl", "arm64")];
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What Debian runs once the files are there: makes the user, and has systemd read the unit.
 const AFTER_INSTALL: &str = "#!/bin/sh
 set -e
 if command -v systemd-sysusers >/dev/null; then systemd-sysusers gangline.conf; fi
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 ";
-/// Files of the tree, and where a system has them.
-const FILES: [(&str, &str); 6] = [
-    ("packaging/gangline.service", "usr/lib/systemd/system/gangline.service"),
-    ("packaging/sysusers.conf", "usr/lib/sysusers.d/gangline.conf"),
-    ("packaging/gangline.toml", "etc/gangline/gangline.toml"),
-    ("LICENSE", "usr/share/doc/gangline/copyright"),
-    ("README.md", "usr/share/doc/gangline/README.md"),
-    ("CHANGELOG.md", "usr/share/doc/gangline/CHANGELOG.md"),
-];
-/// Where a system looks for each shell's completions.
-const COMPLETIONS: [(&str, &str); 3] = [
-    ("bash", "usr/share/bash-completion/completions/gangline"),
-    ("zsh", "usr/share/zsh/vendor-completions/_gangline"),
-    ("fish", "usr/share/fish/vendor_completions.d/gangline.fish"),
-];
-
 /// Options of `dist`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -86,6 +70,17 @@ pub(crate) fn dist(options: &Options) -> anyhow::Result<bool> {
     Ok(true)
 }
 
+/// Packs a binary that is built already as those that users unpack; the tarball's path.
+///
+/// # Errors
+/// When a file can't be read or written.
+pub(crate) fn tarball_of(binary: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
+    let _ = fs::remove_dir_all(folder);
+    let system = folder.join("system");
+    lay_out(&system, binary, binary)?;
+    tarball(&system, &folder.join(format!("gangline-{VERSION}.tar.gz")))
+}
+
 /// Builds the static binary for a processor; its path.
 fn build(environment: &Environment, target: &Path, name: &str) -> anyhow::Result<PathBuf> {
     run(Command::new("rustup").args(["target", "add", name]))?;
@@ -115,41 +110,6 @@ fn asks_for_loader(file: &[u8]) -> bool {
     (0..count).any(|index| number(begin + index * size, 4) == 3)
 }
 
-/// Puts everything where a system has it, below `system`. `native` runs here and writes manual pages and completions.
-fn lay_out(system: &Path, binary: &Path, native: &Path) -> anyhow::Result<()> {
-    let root = root()?;
-    put(&fs::read(binary)?, &system.join("usr/bin/gangline"), 0o755)?;
-    for (from, to) in FILES {
-        put(&fs::read(root.join(from)).with_context(|| format!("read {from}"))?, &system.join(to), 0o644)?;
-    }
-    for (shell, to) in COMPLETIONS {
-        put(output(Command::new(native).args(["completions", shell]))?.as_bytes(), &system.join(to), 0o644)?;
-    }
-    let pages = system.join("usr/share/man/man1");
-    run(Command::new(native).arg("man-pages").arg(&pages))?;
-    for page in fs::read_dir(&pages)? {
-        // Debian's policy asks for compressed pages, without a time in them.
-        run(Command::new("gzip").args(["-9n"]).arg(page?.path()))?;
-    }
-    Ok(())
-}
-
-fn put(content: &[u8], to: &Path, mode: u32) -> anyhow::Result<()> {
-    fs::create_dir_all(to.parent().context("a path below the root")?)?;
-    fs::write(to, content).with_context(|| format!("write {}", to.display()))?;
-    fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
-    Ok(())
-}
-
-/// Packs the system's files into a tarball, the same bytes for the same files; its path.
-fn tarball(system: &Path, to: &Path) -> anyhow::Result<PathBuf> {
-    let mut tar = Command::new("tar");
-    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "-I", "gzip -9n", "-cf"])
-        .arg(to);
-    run(tar.arg("-C").arg(system).args(["usr", "etc"]))?;
-    Ok(to.to_owned())
-}
-
 /// Makes the Debian package beside the system's folder; its path.
 fn package(system: &Path, processor: &str) -> anyhow::Result<PathBuf> {
     let size = output(Command::new("du").args(["-sk", "--apparent-size"]).arg(system))?;
@@ -173,20 +133,13 @@ fn package(system: &Path, processor: &str) -> anyhow::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::root;
 
     #[test]
     fn a_dynamic_program_asks_for_a_loader() {
         let own = fs::read(std::env::current_exe().unwrap()).unwrap();
         assert!(asks_for_loader(&own), "tests are linked against the system's libc");
         assert!(!asks_for_loader(b"\x7fELF, cut off"));
-    }
-
-    #[test]
-    fn the_packaged_files_are_there() {
-        let root = root().unwrap();
-        for (from, _) in FILES {
-            assert!(root.join(from).is_file(), "{from}");
-        }
     }
 
     #[test]

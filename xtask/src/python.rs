@@ -9,8 +9,8 @@ use anyhow::Context as _;
 
 use crate::command::{PROFILE, succeeds};
 use crate::environment::{self, Environment};
-use crate::test_command;
 use crate::wheel::{self, MATURIN, RELEASE, TORCH};
+use crate::{dist, test_command};
 
 /// Says which cargo this program stands in for.
 const CARGO_OF_MATURIN: &str = "XTASK_CARGO_OF_MATURIN";
@@ -81,7 +81,9 @@ pub(crate) fn python(is_wheel_only: bool, filters: &[String]) -> anyhow::Result<
     tests.args(["--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal"]).args(filters);
     // Scripts of PyTorch run as jobs of the binary that the other tests have too.
     test_command::build(false)?;
-    tests.env("GANGLINE_BINARY", test_command::binary()?);
+    let binary = test_command::binary()?;
+    // The tutorial's test installs it as its readers do.
+    tests.env("GANGLINE_TARBALL", dist::tarball_of(&binary, &target.join("installed"))?).env("GANGLINE_BINARY", binary);
     // The package that was installed is tested, not the one beside the tests. What is compiled is kept, outside the tree: PyTorch
     // takes twice as long to import otherwise, and a hundred processes do.
     tests.env_remove("PYTHONPATH").env_remove("PYTHONDONTWRITEBYTECODE");
