@@ -70,27 +70,15 @@ def _kind(path):
 
 
 def _unpacked(path, cache):
-    """The file itself, or what it holds uncompressed. In a cache, it is named by the content of the file."""
+    """The file itself, or what it holds uncompressed, which is in a cache once for all processes."""
     if not path.name.endswith(COMPRESSED):
         return path
     if cache is None:
         folder = tempfile.TemporaryDirectory(prefix="gangline-rows-")
-        to = pathlib.Path(folder.name) / "unpacked"
-        _native.unpack_file(path, to)
+        to = pathlib.Path(_native.unpacked(path, folder.name))
         _KEPT[to] = folder
         return to
-    cache = pathlib.Path(cache)
-    cache.mkdir(parents=True, exist_ok=True)
-    to = cache / hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-    if not to.exists():
-        # Whoever is second replaces the file by the same.
-        aside = to.with_name(f"{to.name}.{os.getpid()}.partial")
-        try:
-            _native.unpack_file(path, aside)
-            aside.replace(to)
-        finally:
-            aside.unlink(missing_ok=True)
-    return to
+    return pathlib.Path(_native.unpacked(path, cache))
 
 
 # Folders that are removed at the end of the process.

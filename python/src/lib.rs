@@ -26,7 +26,7 @@ mod native {
     #[pymodule_export]
     use crate::pending::Pending;
     #[pymodule_export]
-    use crate::records::{Fetched, Records, fetch, unpack_file};
+    use crate::records::{Fetched, Records, fetch, unpacked_file};
     #[pymodule_export]
     use crate::snapshot::Snapshot;
     #[pymodule_export]

@@ -5,8 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gangline_data::text::unpack;
-use gangline_data::{Cache, CacheOptions, Cursor, Error, State, THREADS};
+use gangline_data::{Cache, CacheOptions, Cursor, Error, State, THREADS, unpacked};
 use pyo3::prelude::*;
 
 use crate::errors::{data_exception, refused};
@@ -139,11 +138,12 @@ pub(crate) fn open_cache(cache: &GivenCache) -> Result<Cache, Error> {
     Cache::open(CacheOptions { root, bytes_max, settings, threads })
 }
 
-/// Writes what a file that is compressed by gzip or zstd holds to another file.
+/// Returns what a file that is compressed by gzip or zstd holds, as a file below a folder.
 ///
 /// # Errors
 /// `NotFound`, `Corrupt` naming file and place, or `IoFailed`.
 #[pyfunction]
-pub(crate) fn unpack_file(py: Python<'_>, path: PathBuf, to: PathBuf) -> PyResult<()> {
-    py.detach(|| unpack(&path, &to)).map(drop).map_err(|error| data_exception(&error))
+#[pyo3(name = "unpacked")]
+pub(crate) fn unpacked_file(py: Python<'_>, path: PathBuf, folder: PathBuf) -> PyResult<PathBuf> {
+    py.detach(|| unpacked(&path, &folder, None)).map_err(|error| data_exception(&error))
 }

@@ -46,6 +46,6 @@ pub use index::FILES_MAX;
 pub use loader::{Loader, Room};
 pub use packed::{NO_LABEL, position_bytes};
 pub use source::layout::PIECES_MAX;
-pub use source::{Format, Source};
+pub use source::{Format, Source, unpacked};
 pub use state::{STATE_BYTES_MAX, State};
 pub use token_type::{TokenType, Width};

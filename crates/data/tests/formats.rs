@@ -331,6 +331,12 @@ fn a_compressed_shard_that_is_damaged_is_refused() {
     fs::write(&shard, &bad).unwrap();
     assert!(refused().contains("shard.00001.mds.zstd"), "{}", refused());
     fs::write(&shard, &good).unwrap();
+    // A shard that holds more than the index says mustn't fill the disk.
+    let index = folder.path().join("index.json");
+    let right = fs::read_to_string(&index).unwrap();
+    fs::write(&index, right.replace("\"bytes\": 275", "\"bytes\": 274")).unwrap();
+    assert!(refused().contains("it holds more than the 274 bytes that it should"), "{}", refused());
+    fs::write(&index, right).unwrap();
     assert_eq!(tokens(&Source::open_unpacking(folder.path(), None, unpacked.path()).unwrap()).len(), 128);
     let partial = |name: std::ffi::OsString| name.to_string_lossy().ends_with("partial");
     assert!(!fs::read_dir(unpacked.path()).unwrap().any(|file| partial(file.unwrap().file_name())));

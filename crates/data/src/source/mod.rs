@@ -23,6 +23,8 @@ use crate::index::native::MANIFEST;
 use crate::index::rows::INDEX;
 use crate::sealed::BLOCK_BYTES;
 use crate::token_type::{TokenType, Width};
+pub use unpacked::unpacked;
+
 use layout::Layout;
 use mapped::Mapped;
 
@@ -74,11 +76,11 @@ impl Files<'_> {
         }
     }
 
-    /// Opens what a compressed file holds.
-    pub(crate) fn open_unpacked(&self, path: &Path) -> Result<Mapped, Error> {
+    /// Opens what a compressed file holds, at most `bytes_max`.
+    pub(crate) fn open_unpacked(&self, path: &Path, bytes_max: u64) -> Result<Mapped, Error> {
         let problem = || format!("{} is compressed, and there is no folder for what it holds", path.display());
         let folder = self.unpacked.ok_or_else(|| Error::refused("cache", problem()))?;
-        Mapped::open(&unpacked::unpacked(path, folder)?)
+        Mapped::open(&unpacked(path, folder, Some(bytes_max))?)
     }
 }
 

@@ -67,7 +67,7 @@ impl Place<'_> {
             return bad(format!("shard {name} is compressed by {compression}, and its name doesn't end with {end}"));
         }
         sized(self.open(name)?, *compressed)?;
-        sized(self.files.open_unpacked(&self.folder.join(name))?, *bytes)
+        sized(self.files.open_unpacked(&self.folder.join(name), *bytes)?, *bytes)
     }
 }
 

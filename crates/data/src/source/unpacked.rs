@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::text::unpack;
 
-/// Returns what a file holds, as a file below `folder`. Its name tells the compressed file's place, size and time, so that another file
-/// at that place is another one.
-pub(super) fn unpacked(path: &Path, folder: &Path) -> Result<PathBuf, Error> {
+/// Returns what a file holds that is compressed by gzip or zstd, as a file below `folder`, which may be several programs'. Its name
+/// tells the compressed file's place, size and time, so that another file at that place is another one.
+///
+/// # Errors
+/// When the file can't be read or decompressed, holds more than `bytes_max`, or the folder's disk fails.
+pub fn unpacked(path: &Path, folder: &Path, bytes_max: Option<u64>) -> Result<PathBuf, Error> {
     let path = &fs::canonicalize(path).map_err(Error::io("open", path))?;
     let found = fs::metadata(path).map_err(Error::io("open", path))?;
     let mut hasher = blake3::Hasher::new();
@@ -26,7 +29,8 @@ pub(super) fn unpacked(path: &Path, folder: &Path) -> Result<PathBuf, Error> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(Error::io("make", folder))?;
     // Whoever is second replaces the file by the same.
     let aside = to.with_added_extension(format!("{}.{:?}.partial", std::process::id(), std::thread::current().id()));
-    let made = unpack(path, &aside).and_then(|_| fs::rename(&aside, &to).map_err(Error::io("make", &to)));
+    let made = unpack(path, &aside, bytes_max.unwrap_or(u64::MAX))
+        .and_then(|_| fs::rename(&aside, &to).map_err(Error::io("make", &to)));
     if made.is_err() {
         // The error that is returned says what failed first.
         let _ = fs::remove_file(&aside);

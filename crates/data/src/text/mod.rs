@@ -27,12 +27,11 @@ pub struct TextFile {
     pub bytes: u64,
 }
 
-/// Writes what a file holds that is compressed by gzip or zstd, which its name's end says, to another file; returns how many bytes
-/// that are.
+/// Writes what a file holds that is compressed by gzip or zstd, which its name's end says, to another file.
 ///
 /// # Errors
-/// When it can't be read or decompressed, or the disk fails.
-pub fn unpack(path: &Path, to: &Path) -> Result<u64, Error> {
+/// When it can't be read or decompressed, holds more than `bytes_max`, or the disk fails.
+pub(crate) fn unpack(path: &Path, to: &Path, bytes_max: u64) -> Result<(), Error> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let mut opened = Opened::open(path, Compression::of_name(name).1)?;
     let mut out = std::fs::File::create(to).map_err(Error::io("make", to))?;
@@ -45,10 +44,14 @@ pub fn unpack(path: &Path, to: &Path) -> Result<u64, Error> {
         if read == 0 {
             // It gets its name afterwards, which a power failure mustn't leave to a file without its bytes.
             out.sync_data().map_err(Error::io("sync", to))?;
-            return Ok(written);
+            return Ok(());
+        }
+        written += read as u64;
+        if written > bytes_max {
+            let problem = format!("it holds more than the {bytes_max} bytes that it should: copy it again");
+            return Err(Error::Malformed { path: path.to_owned(), offset: opened.read_on_disk(), problem });
         }
         out.write_all(&room[..read]).map_err(Error::io("write", to))?;
-        written += read as u64;
     }
 }
 
