@@ -1,5 +1,7 @@
 //! An alert with its state, and silences.
 
+use std::collections::BTreeSet;
+
 use gangline_base::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +66,9 @@ pub struct Alert {
     pub acknowledged: Option<(String, Timestamp)>,
     /// When receivers were last told that it fires.
     pub told_at: Option<Timestamp>,
+    /// The parts that receivers were told of.
+    #[serde(default)]
+    pub told_parts: BTreeSet<String>,
 }
 
 /// What a user wants not to be told.

@@ -1,6 +1,6 @@
 //! The engine: from readings to alerts that begin, go on and end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gangline_base::Timestamp;
@@ -14,6 +14,10 @@ const ALERTS_MAX: usize = 10_000;
 const ENDED_MAX: usize = 200;
 /// Parts of a subject that an alert lists.
 const PARTS_MAX: usize = 16;
+/// Parts of which receivers of one alert are told; further ones come with the next repetition.
+const TOLD_PARTS_MAX: usize = 256;
+/// How long parts that join an alert wait for others before receivers are told of them: Alertmanager's `group_interval`.
+const JOINED_EVERY: Duration = Duration::from_secs(300);
 /// Silences at a time.
 const SILENCES_MAX: usize = 1_000;
 
@@ -139,19 +143,25 @@ impl Engine {
         }
     }
 
-    /// Returns what receivers have to be told now, and notes that they were: alerts that began to fire, those that still do
-    /// after `repeat` and that nobody has acknowledged, and ended ones whose beginning was told.
+    /// Returns what receivers have to be told now, and notes that they were: alerts that began to fire, those that further parts have
+    /// joined, those that still fire after `repeat` and that nobody has acknowledged, and ended ones whose beginning was told.
     pub fn news(&mut self, now: Timestamp, repeat: Duration) -> Vec<Alert> {
-        let silences = &self.silences;
+        let (silences, rules) = (&self.silences, &self.rules);
+        let has_independent_parts =
+            |name: &str| rules.iter().any(|rule| rule.name == name && rule.measure.has_independent_parts());
         let is_due = |alert: &Alert| match alert.told_at {
             _ if silences.iter().any(|silence| silence.covers(alert)) => false,
             None => true,
+            Some(told_at) if alert.has_untold_parts() && has_independent_parts(&alert.rule) => {
+                now.since(told_at) >= JOINED_EVERY
+            }
             Some(told_at) => alert.acknowledged.is_none() && now.since(told_at) >= repeat,
         };
         let mut news = Vec::new();
         for alert in self.alerts.values_mut().filter(|alert| alert.state == State::Firing) {
             if is_due(alert) {
                 alert.told_at = Some(now);
+                alert.note_told_parts();
                 news.push(alert.clone());
             }
         }
@@ -247,7 +257,18 @@ impl Alert {
             hint: rule.hint.clone(),
             acknowledged: None,
             told_at: None,
+            told_parts: BTreeSet::new(),
         }
+    }
+
+    /// Reports whether it has parts that receivers weren't told of.
+    fn has_untold_parts(&self) -> bool {
+        self.told_parts.len() < TOLD_PARTS_MAX && self.parts.iter().any(|part| !self.told_parts.contains(part))
+    }
+
+    fn note_told_parts(&mut self) {
+        let room = TOLD_PARTS_MAX - self.told_parts.len();
+        self.told_parts.extend(self.parts.iter().take(room).cloned());
     }
 
     /// Says what breaks the rule now.

@@ -212,6 +212,13 @@ pub enum Measure {
 }
 
 impl Measure {
+    /// Reports whether each part of a subject breaks a rule for a cause of its own, as disks and GPUs of a node do. The ranks of a job
+    /// mostly share one.
+    #[must_use]
+    pub(super) fn has_independent_parts(&self) -> bool {
+        matches!(self, Measure::NodeMetric(_) | Measure::Signal(Signal::Disk))
+    }
+
     /// Returns the unit of its values.
     #[must_use]
     pub fn unit(&self) -> Unit {

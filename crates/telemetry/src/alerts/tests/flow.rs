@@ -101,6 +101,44 @@ fn receivers_are_told_again_until_somebody_takes_care() {
 }
 
 #[test]
+fn receivers_are_told_of_a_second_disk_that_fills_up_though_somebody_cares_for_the_first() {
+    let full = |disks: &[&str]| -> Vec<Reading> {
+        let used = |disk: &&str| Reading {
+            measure: Measure::NodeMetric("host.filesystem_used_ratio".to_owned()),
+            subject: Subject::Node(NodeName::new("n1").unwrap()),
+            part: Some((*disk).to_owned()),
+            value: 11.0,
+        };
+        disks.iter().map(used).collect()
+    };
+    let measure = Measure::NodeMetric("host.filesystem_used_ratio".to_owned());
+    let mut engine = Engine::new(vec![Rule { measure, ..rule(0, 0) }]);
+    engine.evaluate(at(0), &full(&["/"]));
+    let first = engine.news(at(0), REPEAT);
+    engine.acknowledge(first[0].id, "ann", at(1));
+    engine.evaluate(at(60), &full(&["/", "/data"]));
+    assert_eq!(engine.news(at(299), REPEAT), [], "more may join");
+    let saved = engine.save();
+    let mut engine = Engine::restore(engine.rules().to_vec(), &saved, at(299)).unwrap();
+    let second = engine.news(at(300), REPEAT);
+    assert_eq!((first[0].parts.join(" "), second[0].parts.join(" ")), ("/".to_owned(), "/ /data".to_owned()));
+    engine.evaluate(at(700), &full(&["/data"]));
+    engine.evaluate(at(800), &full(&["/", "/data"]));
+    assert_eq!(engine.news(at(99_999), REPEAT), [], "both have been told, and somebody cares");
+}
+
+/// The ranks of a job share a cause: one that joins the others is nothing new.
+#[test]
+fn ranks_that_join_an_alert_are_told_with_its_repetition_only() {
+    let mut engine = Engine::new(vec![rule(0, 0)]);
+    engine.evaluate(at(0), &heat(1, &[12.0]));
+    assert_eq!(engine.news(at(0), REPEAT).len(), 1);
+    engine.evaluate(at(60), &heat(1, &[12.0, 12.0]));
+    assert_eq!(engine.news(at(3_599), REPEAT), []);
+    assert_eq!(engine.news(at(3_600), REPEAT)[0].parts.len(), 2);
+}
+
+#[test]
 fn a_silence_hides_its_alerts_from_receivers_until_it_ends() {
     let mut engine = Engine::new(vec![rule(0, 0)]);
     let wish = |rule: Option<&str>, subject: Option<&str>| Wish {

@@ -7,7 +7,7 @@ mod random;
 
 use std::time::Duration;
 
-use gangline_base::{JobId, Timestamp};
+use gangline_base::{JobId, NodeName, Timestamp};
 
 use super::*;
 
