@@ -1,6 +1,7 @@
 """Exported bills are FOCUS, as an independent validator says, and sum to what the nodes offered."""
 
 import csv
+import datetime
 import json
 import os
 import pathlib
@@ -9,6 +10,8 @@ import sys
 import time
 from decimal import Decimal
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from test_jobs import Plane
@@ -45,6 +48,35 @@ def export(plane, version):
     assert ended.returncode == 0, ended.stderr
     with open(file, newline="") as rows:
         return file, list(csv.DictReader(rows))
+
+
+def test_parquet_has_what_csv_has(plane):
+    plane.ended(plane.submit("good", 'resources: {accelerators: "cpu:2"}\nrun: sleep 1\n'))
+    await_storage(plane)
+    # Up to a time that has passed, so that both have the same.
+    to = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    time.sleep(2)
+    csv_file, parquet_file = (plane.folder / f"bill.{end}" for end in ("csv", "parquet"))
+    for file in (csv_file, parquet_file):
+        ended = plane.run("cost", "export", "--from", "2d", "--to", to, "--format", file.suffix[1:], "--output", str(file))
+        assert ended.returncode == 0, ended.stderr
+    with open(csv_file, newline="") as rows:
+        texts = list(csv.DictReader(rows))
+    table = pyarrow.parquet.read_table(parquet_file)
+    of = lambda name: table.schema.field(name).type
+    assert (of("BilledCost"), of("ChargePeriodStart")) == (pyarrow.decimal128(38, 15), pyarrow.timestamp("us", "UTC"))
+    assert (of("x_Estimated"), of("Tags")) == (pyarrow.bool_(), pyarrow.string())
+    read = {
+        Decimal: Decimal,
+        datetime.datetime: datetime.datetime.fromisoformat,
+        bool: lambda text: text == "true",
+        str: str,
+    }
+    rows = table.to_pylist()
+    assert len(rows) == len(texts) > 2 and list(rows[0]) == list(texts[0])
+    for row, text in zip(rows, texts, strict=True):
+        for name, value in row.items():
+            assert (text[name] == "") if value is None else (read[type(value)](text[name]) == value), (name, value, text[name])
 
 
 def validate(file):

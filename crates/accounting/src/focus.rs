@@ -1,4 +1,4 @@
-//! Rows of cost and usage by FOCUS, the FinOps Open Cost and Usage Specification (focus.finops.org), as CSV.
+//! Rows of cost and usage by FOCUS, the FinOps Open Cost and Usage Specification (focus.finops.org), as CSV or as fields for other formats.
 //!
 //! Versions 1.2 and 1.4 differ, for the columns written here, in the names of the providers only: 1.4 removed `ProviderName`
 //! and `PublisherName` for `ServiceProviderName` and `HostProviderName`. A row is the amount of one line of a bill
@@ -16,6 +16,19 @@ pub enum Version {
     V1_2,
     /// Of June 2026.
     V1_4,
+}
+
+/// The type of a column's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Text, or JSON.
+    Text,
+    /// A decimal number with at most [`DECIMALS_MAX`] places.
+    Decimal,
+    /// A time in UTC, as ISO 8601 writes it. All are midnights.
+    Time,
+    /// true or false.
+    Flag,
 }
 
 /// Whose bill it is.
@@ -116,6 +129,8 @@ const COLUMNS: [&str; 29] = [
 ];
 /// Gangline's own columns.
 const OWN_COLUMNS: [&str; 4] = ["x_CostKind", "x_GpuSeconds", "x_Estimated", "x_Accelerator"];
+/// Decimal places of any number.
+pub const DECIMALS_MAX: u32 = 15;
 /// Decimal places of device-hours: a nanosecond is 2.8e-13 hours.
 const HOUR_DECIMALS: u32 = 15;
 /// Decimal places of GiB: a byte is 9.3e-10 GiB.
@@ -145,18 +160,36 @@ impl Version {
         }
     }
 
-    /// Returns the header of a file, with its line break.
+    /// Returns the names of the columns, in the order of [`Row::fields`], and the types of their values.
+    pub fn columns(self) -> impl Iterator<Item = (&'static str, Kind)> {
+        let kind = |name: &str| match name {
+            "x_Estimated" => Kind::Flag,
+            "x_GpuSeconds" | "ListUnitPrice" => Kind::Decimal,
+            _ if name.ends_with("Cost") || name.ends_with("Quantity") => Kind::Decimal,
+            _ if name.ends_with("PeriodStart") || name.ends_with("PeriodEnd") => Kind::Time,
+            _ => Kind::Text,
+        };
+        let columns = COLUMNS.into_iter().chain(self.providers()).chain(OWN_COLUMNS);
+        columns.map(move |name| (name, kind(name)))
+    }
+
+    /// Returns the header of a CSV file, with its line break.
     #[must_use]
     pub fn header(self) -> String {
-        let columns = COLUMNS.into_iter().chain(self.providers()).chain(OWN_COLUMNS);
-        columns.collect::<Vec<_>>().join(",") + "\n"
+        self.columns().map(|(name, _)| name).collect::<Vec<_>>().join(",") + "\n"
     }
 }
 
 impl Row {
-    /// Returns the row as a line of the file. The order of its columns is the same in all versions.
+    /// Returns the row as a line of a CSV file.
     #[must_use]
     pub fn csv(&self, issuer: &Issuer) -> String {
+        self.fields(issuer).map(|field| quoted(&field)).join(",") + "\n"
+    }
+
+    /// Returns a value for each column, in the order that is the same in all versions; empty where there is none.
+    #[must_use]
+    pub fn fields(&self, issuer: &Issuer) -> [String; 35] {
         let cost = dollars(self.cost);
         let (month, next) = self.day.month();
         let (day, after) = (midnight(self.day), midnight(Day::from_days_since_epoch(self.day.days_since_epoch() + 1)));
@@ -201,7 +234,7 @@ impl Row {
             if self.is_estimated { "true" } else { "false" },
             self.accelerator().unwrap_or(""),
         ];
-        fields.map(quoted).join(",") + "\n"
+        fields.map(str::to_owned)
     }
 
     fn columns(&self) -> Columns<'_> {

@@ -103,7 +103,7 @@ const KEPT_IN: [(&str, &[&str]); 15] = [
     ("indicatif", &["crates/cli", "examples/"]),
     ("jiff", &["crates/api", "crates/specs", "crates/control", "crates/cli"]),
     ("candle", &["examples/"]),
-    ("parquet", &["crates/telemetry"]),
+    ("parquet", &["crates/telemetry", "crates/cli"]),
     ("nvml-wrapper", &["crates/telemetry"]),
     ("anyhow", &["crates/cli", "examples/", "tests", "benches", "xtask"]),
 ];

@@ -9,6 +9,7 @@ use gangline_accounting::focus::{Issuer, Row, Used, Version};
 use gangline_api as api;
 use gangline_base::{Day, Money, Timestamp};
 
+use super::parquet::Table;
 use super::{PeriodArgs, query, tell_unpriced};
 use crate::client::Client;
 use crate::failure::Failure;
@@ -25,6 +26,9 @@ pub(crate) struct ExportArgs {
     /// The version of FOCUS
     #[arg(long, value_enum, default_value = "1.2")]
     focus: FocusVersion,
+    /// The format of the file
+    #[arg(long, value_enum, default_value = "csv")]
+    format: Format,
     /// The account that pays, in BillingAccountId
     #[arg(long, value_name = "NAME", default_value = "gangline")]
     account: String,
@@ -44,6 +48,18 @@ enum FocusVersion {
     V1_4,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Csv,
+    Parquet,
+}
+
+/// Where rows go.
+enum Target {
+    Csv(Box<dyn Write + Send>),
+    Parquet(Box<Table>),
+}
+
 pub(super) fn run(client: &Client, args: &ExportArgs) -> Result<(), Failure> {
     let version = match args.focus {
         FocusVersion::V1_2 => Version::V1_2,
@@ -52,8 +68,7 @@ pub(super) fn run(client: &Client, args: &ExportArgs) -> Result<(), Failure> {
     let issuer = Issuer { account: args.account.clone(), provider: args.provider.clone() };
     let to = args.period.to.unwrap_or_else(output::now);
     let (mut unpriced, mut rows) = (0.0, 0_u64);
-    let mut out = open(args)?;
-    out.write_all(version.header().as_bytes())?;
+    let mut target = Target::open(args, version)?;
     let first = args.period.from.unix_nanos() / DAY;
     for day in first..to.unix_nanos().div_ceil(DAY) {
         let at = |nanos: u64| Timestamp::from_unix_nanos(nanos);
@@ -63,18 +78,45 @@ pub(super) fn run(client: &Client, args: &ExportArgs) -> Result<(), Failure> {
             unpriced += row.line.unpriced_gpu_seconds;
             // FOCUS has no word for a cost that isn't known, and zero would be wrong.
             if let Some(row) = focus(row, day)? {
-                out.write_all(row.csv(&issuer).as_bytes())?;
+                target.write(&row, &issuer)?;
                 rows += 1;
             }
         }
     }
-    out.flush()?;
+    target.close()?;
     output::tell(&format!("{rows} row(s) of FOCUS {}", if version == Version::V1_2 { "1.2" } else { "1.4" }));
     tell_unpriced(unpriced);
     Ok(())
 }
 
-fn open(args: &ExportArgs) -> Result<Box<dyn Write>, Failure> {
+impl Target {
+    fn open(args: &ExportArgs, version: Version) -> Result<Target, Failure> {
+        let mut out = open(args)?;
+        Ok(match args.format {
+            Format::Csv => {
+                out.write_all(version.header().as_bytes())?;
+                Target::Csv(out)
+            }
+            Format::Parquet => Target::Parquet(Box::new(Table::begin(out, version)?)),
+        })
+    }
+
+    fn write(&mut self, row: &Row, issuer: &Issuer) -> Result<(), Failure> {
+        match self {
+            Target::Csv(out) => Ok(out.write_all(row.csv(issuer).as_bytes())?),
+            Target::Parquet(table) => table.add(row.fields(issuer)),
+        }
+    }
+
+    fn close(self) -> Result<(), Failure> {
+        match self {
+            Target::Csv(mut out) => Ok(out.flush()?),
+            Target::Parquet(table) => table.close(),
+        }
+    }
+}
+
+fn open(args: &ExportArgs) -> Result<Box<dyn Write + Send>, Failure> {
     if args.output.as_os_str() == "-" {
         return Ok(Box::new(BufWriter::new(std::io::stdout())));
     }

@@ -6,6 +6,7 @@ mod diff;
 mod estimate;
 mod export;
 mod job;
+mod parquet;
 mod plan;
 mod provider;
 mod reconcile;
