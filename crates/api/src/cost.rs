@@ -264,3 +264,58 @@ pub struct BudgetStanding {
     /// What follows once it is spent: `alert`, or `hold` (jobs of it that haven't begun wait as well).
     pub when_spent: String,
 }
+
+/// What a period will have cost at its end. What was spent is measured, but for running attempts; the rest is estimated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CostForecast {
+    /// Start of the period.
+    pub from: Time,
+    /// Up to when what was spent is known.
+    pub now: Time,
+    /// The period's end.
+    pub until: Time,
+    /// What the groups are: queue, user, job, name, node or accelerator.
+    pub by: String,
+    /// The groups, those that have spent most first.
+    pub groups: Vec<ForecastGroup>,
+    /// All groups as one.
+    pub total: ForecastGroup,
+    /// Running jobs that say how many steps they make, those that will have cost most first.
+    pub jobs: Vec<ForecastJob>,
+}
+
+/// The forecast of a group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ForecastGroup {
+    /// Its name, as in a report.
+    pub name: String,
+    /// What was spent since the start of the period.
+    pub spent_nano_dollars: i64,
+    /// What was spent in an hour of the last day, which may reach into the period before.
+    pub nano_dollars_per_hour_of_day: i64,
+    /// The same of the last seven days.
+    pub nano_dollars_per_hour_of_week: i64,
+    /// What will be spent at the end of the period at the pace of the last day.
+    pub at_end_by_day_nano_dollars: i64,
+    /// The same at the pace of the last seven days.
+    pub at_end_by_week_nano_dollars: i64,
+    /// Device time of the period without a price, which is in none of these.
+    pub unpriced_gpu_seconds: f64,
+}
+
+/// The forecast of a running job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ForecastJob {
+    /// Its id.
+    pub job: String,
+    /// Its name.
+    pub name: String,
+    /// Who submitted it.
+    pub user: String,
+    /// Its queue.
+    pub queue: String,
+    /// What it has cost so far.
+    pub spent_nano_dollars: i64,
+    /// What it will have cost if each step that is left costs as much as those so far.
+    pub at_end_nano_dollars: i64,
+}

@@ -26,8 +26,8 @@ mod why;
 
 pub use alert::{Alert, AlertList, AlertReceiver, Silence, SilenceRequest};
 pub use cost::{
-    BudgetList, BudgetStanding, CostDemand, CostEstimate, CostGroup, CostLine, CostReport, CostUnitPrice, CostUsage,
-    CostUsageRow, JobCost, KindDemand,
+    BudgetList, BudgetStanding, CostDemand, CostEstimate, CostForecast, CostGroup, CostLine, CostReport, CostUnitPrice,
+    CostUsage, CostUsageRow, ForecastGroup, ForecastJob, JobCost, KindDemand,
 };
 pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;

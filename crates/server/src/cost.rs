@@ -9,6 +9,7 @@ use gangline_accounting::bill::Period;
 use gangline_api as api;
 use gangline_base::{JobSpec, Money, Timestamp};
 use gangline_control::views::By;
+use gangline_orchestration::Period as Calendar;
 use gangline_specs::jobfile::Submission;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -76,11 +77,7 @@ pub(super) async fn report(
     let Query(ReportQuery { from, to, by, idle }) = query?;
     let now = (app.clock)();
     let period = PeriodQuery { from, to }.period(now)?;
-    let by = by.as_deref().unwrap_or("queue");
-    let Some(by) = By::ALL.into_iter().find(|known| known.name() == by) else {
-        let known: Vec<&str> = By::ALL.into_iter().map(By::name).collect();
-        return Err(ApiError::malformed(format!("`by` is \"{by}\": write one of {}", known.join(", "))));
-    };
+    let by = grouping(by.as_deref())?;
     let is_shared = match idle.as_deref() {
         None | Some("own") => false,
         Some("shared") => true,
@@ -93,6 +90,15 @@ pub(super) async fn report(
         return Err(ApiError::malformed(message));
     }
     read(&app, move |views| views.cost_report(period, by, is_shared, now)).await.map(Json)
+}
+
+/// Reads what groups are; queues unless it is said.
+fn grouping(by: Option<&str>) -> Result<By, ApiError> {
+    let by = by.unwrap_or("queue");
+    By::ALL.into_iter().find(|known| known.name() == by).ok_or_else(|| {
+        let known: Vec<&str> = By::ALL.into_iter().map(By::name).collect();
+        ApiError::malformed(format!("`by` is \"{by}\": write one of {}", known.join(", ")))
+    })
 }
 
 /// What a job cost: by attempt and line, for each step and token.
@@ -143,6 +149,39 @@ pub(super) async fn budgets(State(app): State<Arc<App>>) -> Result<Json<api::Bud
     let (now, budgets) = ((app.clock)(), app.budgets.now());
     let standings = read(&app, move |views| views.budgets(&budgets, now)).await?;
     Ok(Json(api::BudgetList { budgets: standings }))
+}
+
+/// The period of a forecast, and how it is grouped.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ForecastQuery {
+    /// The period's start; that of the present month, in UTC, unless it is given.
+    from: Option<api::Time>,
+    /// Its end; that of the present month unless it is given.
+    until: Option<api::Time>,
+    /// queue, user, job, name, node or accelerator; queue unless it is given.
+    by: Option<String>,
+}
+
+/// What a period will have cost at its end.
+#[utoipa::path(get, path = "/api/v1/cost/forecast", params(ForecastQuery), tag = "cost",
+    responses((status = 200, body = api::CostForecast)))]
+pub(super) async fn forecast(
+    State(app): State<Arc<App>>,
+    query: Result<Query<ForecastQuery>, QueryRejection>,
+) -> Result<Json<api::CostForecast>, ApiError> {
+    let Query(ForecastQuery { from, until, by }) = query?;
+    let now = (app.clock)();
+    let (first, next) = Calendar::Month.around(now);
+    let period = Period { from: from.map_or(first, |from| from.0), to: until.map_or(next, |until| until.0) };
+    if period.from > now || period.to <= now {
+        let message =
+            format!("a forecast is from a time that has passed to one that is to come; now it is {}", api::Time(now));
+        return Err(ApiError::malformed(message));
+    }
+    let by = grouping(by.as_deref())?;
+    read(&app, move |views| views.cost_forecast(period, by, now)).await.map(Json)
 }
 
 /// Says what a job file may cost. Nothing is submitted.

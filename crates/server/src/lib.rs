@@ -154,6 +154,7 @@ pub fn router(app: App) -> Router {
         .route("/cost/usage", get(cost::usage))
         .route("/cost/demand", get(cost::demand))
         .route("/cost/budgets", get(cost::budgets))
+        .route("/cost/forecast", get(cost::forecast))
         .route("/cost/estimate", post(cost::estimate))
         .route("/alerts", get(alerts::routes::list))
         .route("/alerts/{alert}/acknowledge", post(alerts::routes::acknowledge))

@@ -44,6 +44,7 @@ use super::{
         cost::usage,
         cost::demand,
         cost::budgets,
+        cost::forecast,
         cost::estimate,
         alerts::routes::list,
         alerts::routes::acknowledge,

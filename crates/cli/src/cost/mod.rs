@@ -5,6 +5,7 @@ mod budgets;
 mod diff;
 mod estimate;
 mod export;
+mod forecast;
 mod job;
 mod parquet;
 mod plan;
@@ -38,6 +39,8 @@ pub(crate) enum CostCommand {
     Diff(diff::DiffArgs),
     /// Say how far the configuration's budgets are spent, and how far they will be at the end of their period
     Budgets,
+    /// Say what this month, or another period, will have cost at its end, and running jobs at theirs
+    Forecast(forecast::ForecastArgs),
     /// Write the bill of a period as FOCUS rows, the format of cloud bills
     Export(export::ExportArgs),
     /// Compare a provider's bill with the ledger, node by node, and say what differs
@@ -81,6 +84,7 @@ pub(crate) fn run(global: &Global, command: &CostCommand) -> Result<(), Failure>
         CostCommand::Estimate(args) => estimate::run(&client()?, args, global.json),
         CostCommand::Diff(args) => diff::run(&client()?, args, global.json),
         CostCommand::Budgets => budgets::run(&client()?, global.json),
+        CostCommand::Forecast(args) => forecast::run(&client()?, args, global.json),
         CostCommand::Export(args) => export::run(&client()?, args),
         CostCommand::Reconcile(args) => reconcile::run(&client()?, args, global.json),
         CostCommand::Sacct(args) => sacct::run(global, args),

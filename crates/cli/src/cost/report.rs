@@ -23,7 +23,7 @@ pub(crate) struct ReportArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum By {
+pub(super) enum By {
     Queue,
     User,
     Job,
@@ -38,7 +38,7 @@ enum Idle {
     Shared,
 }
 
-fn word(value: impl ValueEnum) -> String {
+pub(super) fn word(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 

@@ -52,6 +52,36 @@ fn a_jobs_cost_its_rows_and_its_estimate_are_there() {
 }
 
 #[test]
+fn a_forecast_is_what_was_spent_and_what_is_spent_lately() {
+    let plane = Plane::start();
+    plane.submit("a", 1);
+    let forecast = plane.get("/cost/forecast?by=user").json();
+    let number = |value: &serde_json::Value| value.as_i64().expect("a number");
+    let groups = forecast["groups"].as_array().expect("groups");
+    assert!(groups.iter().any(|group| group["name"] == "ada"), "{forecast:#}");
+    for group in groups.iter().chain([&forecast["total"]]) {
+        for at_end in ["at_end_by_day_nano_dollars", "at_end_by_week_nano_dollars"] {
+            assert!(number(&group[at_end]) >= number(&group["spent_nano_dollars"]), "{group:#}");
+        }
+    }
+    let text = |name: &str| forecast[name].as_str().expect("a time").to_owned();
+    assert!(
+        text("from").ends_with("-01T00:00:00Z") && text("until").ends_with("-01T00:00:00Z"),
+        "this month: {forecast:#}"
+    );
+    for (query, said) in [
+        ("until=2020-01-01T00:00:00Z", "one that is to come"),
+        ("from=2200-01-01T00:00:00Z&until=2200-02-01T00:00:00Z", "from a time that has passed"),
+        ("by=zebra", "write one of queue, user"),
+        ("to=2200-01-01T00:00:00Z", "to"),
+    ] {
+        let refused = plane.get(&format!("/cost/forecast?{query}"));
+        assert_eq!(refused.status, 400, "{query}: {refused:?}");
+        assert!(refused.json()["error"]["message"].to_string().contains(said), "{query}: {refused:?}");
+    }
+}
+
+#[test]
 fn budgets_say_how_far_they_are_spent() {
     let plane = Plane::start();
     plane.submit("a", 1);

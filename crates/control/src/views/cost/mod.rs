@@ -1,6 +1,7 @@
 //! What training cost: the ledger, what running jobs have come to, and what nodes offered, as bills.
 
 mod budgets;
+mod forecast;
 mod job;
 mod requests;
 mod storage;
