@@ -148,8 +148,13 @@ fn slurm_knows_a_gangs_name_and_how_it_ended() {
     let second = on.product.submit(&file("true"));
     let shown = ended(&format!("gang ({second})"), "COMPLETED");
     assert!(shown.contains("ExitCode=0:0"), "{shown}");
+    let third = on.product.submit(&file("sleep 600"));
+    on.product.wait_state(&third, "running");
+    assert_eq!(on.product.run(&["cancel", &third]).code, 0);
+    ended(&format!("gang ({third})"), "CANCELLED");
     on.product.wait_state(&first, "failed");
     on.product.wait_state(&second, "succeeded");
+    on.product.wait_state(&third, "cancelled");
 }
 
 /// Proves A-5 beyond one machine: what others hold of a node isn't placed on, and a closed node isn't either.

@@ -16,12 +16,15 @@ use crate::protocol::{FaultCause, NodeState, Outcome, Report};
 pub(crate) const EXIT_CODE_FILE: &str = "exit-code";
 /// The exit code of what was told to stop: as of a process that SIGTERM ended.
 pub(crate) const STOPPED_CODE: i32 = 143;
+/// Follows that code in the file if it was the control plane who told it.
+pub(crate) const STOPPED: &str = "stopped";
 
 /// Records the last report of an attempt.
 pub(super) fn record(folder: &Path, report: &Report) -> io::Result<()> {
     if let NodeState::Ended { outcome, .. } = &report.state {
+        let by_whom = if *outcome == Outcome::Stopped { format!(" {STOPPED}") } else { String::new() };
         // Only what Slurm says of the end depends on this file.
-        let _ = std::fs::write(folder.join(EXIT_CODE_FILE), format!("{}\n", exit_code(outcome)));
+        let _ = std::fs::write(folder.join(EXIT_CODE_FILE), format!("{}{by_whom}\n", exit_code(outcome)));
     }
     serde_json::to_vec(report).map_err(io::Error::from).and_then(|bytes| write_durably(&folder.join(END_FILE), &bytes))
 }

@@ -58,7 +58,7 @@ pub use crate::process::Identity;
 use crate::protocol::{PROTOCOL_VERSION, Report, SupervisorSpec, is_understood};
 use crate::trouble::is_platforms;
 
-pub(crate) use ending::{EXIT_CODE_FILE, STOPPED_CODE};
+pub(crate) use ending::{EXIT_CODE_FILE, STOPPED, STOPPED_CODE};
 use identity::Claim;
 pub use identity::IDENTITY_FILE;
 pub(crate) use identity::recorded_in;

@@ -12,7 +12,7 @@ use super::gres::Gpus;
 use super::limits::TimeLimits;
 use super::nodes::SlurmNode;
 use crate::protocol::SupervisorSpec;
-use crate::supervisor::{EXIT_CODE_FILE, STOPPED_CODE};
+use crate::supervisor::{EXIT_CODE_FILE, STOPPED, STOPPED_CODE};
 
 /// The file in a share's folder that holds the exit code of its step, once that is over.
 pub(super) const STEP_END_FILE: &str = "step-ended";
@@ -174,14 +174,16 @@ pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path, wit
     text
 }
 
-/// Returns the end of a gang's script, by which its Slurm job ends as the gang did: with the code of the share that failed. Others
-/// were only told to stop then.
+/// Returns the end of a gang's script, by which its Slurm job ends as the gang did: with the code of the share that failed, since others
+/// were only told to stop then; or as cancelled if the control plane told all of them.
 fn exit(gang: &[SupervisorSpec]) -> String {
     let shares: Vec<String> = gang.iter().map(|spec| quoted(&spec.folder.to_string_lossy())).collect();
     format!(
-        "code=0\nfor share in {}; do\n  \
-         {{ read -r ended < \"$share/{EXIT_CODE_FILE}\"; }} 2>/dev/null || ended=1\n  \
-         case $code in 0|{STOPPED_CODE}) [ \"$ended\" = 0 ] || code=$ended ;; esac\ndone\nexit \"$code\"\n",
+        "code=0 how={STOPPED}\nfor share in {}; do\n  \
+         {{ read -r ended told < \"$share/{EXIT_CODE_FILE}\"; }} 2>/dev/null || ended=1\n  \
+         [ \"$ended\" = 0 ] || [ \"$told\" = {STOPPED} ] || how=\n  \
+         case $code in 0|{STOPPED_CODE}) [ \"$ended\" = 0 ] || code=$ended ;; esac\ndone\n\
+         [ \"$code$how\" != {STOPPED_CODE}{STOPPED} ] || scancel \"$SLURM_JOB_ID\"\nexit \"$code\"\n",
         shares.join(" ")
     )
 }
@@ -369,18 +371,34 @@ mod tests {
             spec.folder = folder.path().join(&spec.node);
             std::fs::create_dir_all(&spec.folder).expect("it is writable");
         }
+        let cancelled = folder.path().join("cancelled");
+        executable(folder.path(), "scancel", &format!("#!/bin/bash\necho \"$@\" > '{}'\n", cancelled.display()));
         let check = |codes: [&str; 2], expected: i32| {
             for (spec, code) in gang.iter().zip(codes) {
                 std::fs::write(spec.folder.join(EXIT_CODE_FILE), code).expect("it is writable");
             }
-            let status = std::process::Command::new("bash").args(["-c", &exit(&gang)]).status().expect("bash starts");
+            let mut script = std::process::Command::new("/bin/bash");
+            script.args(["-c", &exit(&gang)]).env_clear().env("PATH", folder.path()).env("SLURM_JOB_ID", "42");
+            let status = script.status().expect("bash starts");
             assert_eq!(status.code(), Some(expected), "{codes:?}");
+            let whom = std::fs::read_to_string(&cancelled).ok();
+            let _ = std::fs::remove_file(&cancelled);
+            whom
         };
-        check(["0\n", "0\n"], 0);
-        check(["143\n", "7\n"], 7);
-        check(["7\n", "143\n"], 7);
-        check(["143\n", "143\n"], 143);
-        check(["0\n", "137\n"], 137);
+        for (codes, expected) in [
+            (["0\n", "0\n"], 0),
+            (["143 stopped\n", "7\n"], 7),
+            (["7\n", "143 stopped\n"], 7),
+            (["143\n", "143\n"], 143),
+            (["143\n", "143 stopped\n"], 143),
+            (["143 stopped\n", "143\n"], 143),
+            (["0\n", "137\n"], 137),
+        ] {
+            assert_eq!(check(codes, expected), None, "{codes:?}: Slurm says itself how it ended, or it failed");
+        }
+        for codes in [["143 stopped\n", "143 stopped\n"], ["0\n", "143 stopped\n"]] {
+            assert_eq!(check(codes, 143).as_deref(), Some("42\n"), "{codes:?}");
+        }
         std::fs::remove_file(gang[1].folder.join(EXIT_CODE_FILE)).expect("it was written");
         let status = std::process::Command::new("bash").args(["-c", &exit(&gang)]).status().expect("bash starts");
         assert_eq!(status.code(), Some(1), "the other supervisor is gone");
