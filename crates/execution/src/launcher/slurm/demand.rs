@@ -205,33 +205,20 @@ impl SlurmLauncher {
 mod tests {
     use super::*;
 
-    fn job(id: u64, stage: Stage) -> SlurmJob {
-        SlurmJob {
-            id,
-            comment: "/data/pool/queue/job-1".to_owned(),
-            stage,
-            allocated_at: None,
-            ended_at: None,
-            is_suspended: false,
-            end: None,
-            reason: "Priority".to_owned(),
-            nodes: Vec::new(),
-            cpus_per_node: 0,
-            memory_per_node_mib: 0,
-        }
-    }
-
     #[test]
     fn nodes_that_were_just_allocated_or_asked_for_are_not_asked_for_again() {
         let (now, mut demand) = (Instant::now(), Demand::default());
-        assert!(demand.is_served(&job(1, Stage::Pending)) && demand.is_served(&job(1, Stage::Configuring)));
-        assert!(!demand.is_served(&job(1, Stage::Completing)), "it is ending");
-        assert!(demand.is_served(&job(1, Stage::Holding)), "seen for the first time");
+        assert!(
+            demand.is_served(&SlurmJob::example(1, Stage::Pending))
+                && demand.is_served(&SlurmJob::example(1, Stage::Configuring))
+        );
+        assert!(!demand.is_served(&SlurmJob::example(1, Stage::Completing)), "it is ending");
+        assert!(demand.is_served(&SlurmJob::example(1, Stage::Holding)), "seen for the first time");
         demand.held_since.insert(1, now);
-        assert!(demand.is_served(&job(1, Stage::Holding)));
+        assert!(demand.is_served(&SlurmJob::example(1, Stage::Holding)));
         if let Some(long_ago) = now.checked_sub(TAKEN_AFTER) {
             demand.held_since.insert(1, long_ago);
-            assert!(!demand.is_served(&job(1, Stage::Holding)), "another gang has them");
+            assert!(!demand.is_served(&SlurmJob::example(1, Stage::Holding)), "another gang has them");
         }
     }
 

@@ -92,6 +92,26 @@ fn read_one(job: &Value) -> Result<SlurmJob, LaunchError> {
     })
 }
 
+#[cfg(test)]
+impl SlurmJob {
+    /// Returns a job of this stage, for tests.
+    pub(super) fn example(id: u64, stage: Stage) -> SlurmJob {
+        SlurmJob {
+            id,
+            comment: "/data/pool/queue/job-1".to_owned(),
+            stage,
+            allocated_at: None,
+            ended_at: None,
+            is_suspended: false,
+            end: None,
+            reason: "Priority".to_owned(),
+            nodes: Vec::new(),
+            cpus_per_node: 0,
+            memory_per_node_mib: 0,
+        }
+    }
+}
+
 /// Returns a time from seconds since the Unix epoch.
 fn timestamp(seconds: u64) -> Option<Timestamp> {
     seconds.checked_mul(1_000_000_000).map(Timestamp::from_unix_nanos)

@@ -73,6 +73,17 @@ pub(super) fn holder<'a>(options: &SlurmOptions, snapshot: &'a Snapshot, node: &
     snapshot.live_jobs().find(|job| is_holder(options, job) && is_on(job))
 }
 
+/// Reports whether the pool has the node of a holding job, or will have it. A job that is ending may do so for long where its node is
+/// lost: another node takes its place meanwhile.
+fn counts(job: &SlurmJob) -> bool {
+    job.stage != Stage::Completing
+}
+
+/// Returns how many nodes the pool lacks if it is to have so many, or all.
+fn lacking(limit: Option<u32>, held: usize) -> usize {
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)).saturating_sub(held)
+}
+
 /// Reports whether gangs run in a job that holds nodes.
 pub(super) fn has_gangs(snapshot: &Snapshot, job: &SlurmJob) -> bool {
     snapshot.steps_of(job.id).any(|step| step.name.starts_with(STEP_PREFIX))
@@ -130,11 +141,12 @@ impl SlurmLauncher {
                 self.end_job(job)?;
             }
         }
-        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let counted = with.iter().filter(|node| !self.is_deaf(&node.name)).filter_map(held).filter(|job| counts(job));
+        let lacking = lacking(limit, counted.count());
         without.retain(|node| node.openness() == Openness::Open && !self.is_deaf(&node.name));
         // Free nodes are available at once.
         without.sort_by_key(|node| node.cpus_used);
-        for node in without.into_iter().take(limit.saturating_sub(with.len())) {
+        for node in without.into_iter().take(lacking) {
             let asked_at = self.state().held_at.get(&node.name).copied();
             if asked_at.is_some_and(|at| at >= snapshot.at || at.elapsed() < HOLD_AGAIN_AFTER) {
                 continue;
@@ -225,5 +237,18 @@ impl SlurmLauncher {
             false => Err(std::io::Error::other(format!("setsid: {status}"))),
         });
         started.map_err(|source| LaunchError::Start { program: path, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_whose_holding_job_is_ending_is_replaced() {
+        let stages = [Stage::Holding, Stage::Pending, Stage::Completing];
+        let counted = stages.into_iter().filter(|stage| counts(&SlurmJob::example(1, *stage))).count();
+        assert_eq!((counted, lacking(Some(3), counted), lacking(Some(2), counted)), (2, 1, 0));
+        assert_eq!((lacking(Some(1), 2), lacking(None, 2)), (0, usize::MAX - 2), "no more than there are");
     }
 }
