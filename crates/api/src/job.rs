@@ -151,7 +151,7 @@ pub struct Job {
     pub notifies: Vec<String>,
     /// Its attempts, oldest first; at most the last 50.
     pub attempts: Vec<Attempt>,
-    /// Its recoveries from faults, oldest first.
+    /// Its recoveries from faults, and from stops after which it went on (drained, preempted, out of time); oldest first.
     pub recoveries: Vec<Recovery>,
     /// Where its GPU-seconds went and what they cost; attempts that have ended (measured).
     pub usage: Usage,
@@ -358,14 +358,14 @@ pub struct Diagnosis {
     pub evidence: Vec<String>,
 }
 
-/// A recovery in its six phases (measured).
+/// A recovery in its six phases (measured). One from a stop has neither `detect` nor `cleanup`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Recovery {
-    /// The attempt that failed.
+    /// The attempt that failed or was stopped.
     pub from_attempt: u32,
     /// The attempt that went on.
     pub to_attempt: u32,
-    /// What had failed.
+    /// Why it ended.
     pub cause: String,
     /// The phases in order; a phase that hasn't happened is absent.
     pub phases: Vec<RecoveryLine>,

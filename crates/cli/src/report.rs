@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gangline_api::{Allocation, Attempt, BucketLine, Budget, Fault, Job, Recovery, Usage};
-use gangline_base::{Bucket, Bytes, Money};
+use gangline_base::{Bucket, Bytes, Money, RecoveryPhase};
 
 use crate::{output, sweeps};
 
@@ -199,9 +199,11 @@ pub(crate) fn first_fault(text: &mut String, indent: &str, fault: &Fault) -> std
 
 fn recovered(text: &mut String, recovery: &Recovery) -> std::fmt::Result {
     let state = if recovery.is_complete { "" } else { " so far" };
+    let is_fault = recovery.phases.iter().any(|line| line.phase == RecoveryPhase::Detect.name());
+    let (heading, bound) = if is_fault { ("recovery", "; detect is an upper bound") } else { ("went on", "") };
     writeln!(
         text,
-        "  recovery     attempt {} to {}: {}{state} (measured; detect is an upper bound), {} more in the queue",
+        "  {heading:<12} attempt {} to {}: {}{state} (measured{bound}), {} more in the queue",
         recovery.from_attempt,
         recovery.to_attempt,
         output::seconds(recovery.total_seconds),

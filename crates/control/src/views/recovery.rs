@@ -1,5 +1,5 @@
 //! A recovery in its six phases, computed from the last reports of the failed attempt and the first ones of
-//! the next.
+//! the next. An attempt that was stopped (drained, preempted, out of time) has no fault, and so neither detection nor cleanup.
 
 use gangline_api::{Recovery, RecoveryLine};
 use gangline_base::{RecoveryPhase, Timestamp};
@@ -12,18 +12,18 @@ pub(super) fn recoveries(job: &JobRecord) -> Vec<Recovery> {
 }
 
 fn recovery(failed: &AttemptRecord, next: &AttemptRecord) -> Option<Recovery> {
-    let (_, fault) = failed.fault.as_ref()?;
+    let fault = failed.fault.as_ref().map(|(_, fault)| fault);
     let released = failed.ended_at?;
     let at = Timestamp::from_unix_nanos;
     let gone = last_end(failed).unwrap_or(released);
     let queued = next.held_from().unwrap_or(next.placed_at).since(released);
     let marks = marks_of(next);
-    let noticed = at(fault.noticed_at);
+    let noticed = fault.map(|fault| at(fault.noticed_at));
     // A job without a checkpoint to read has no restore phase.
     let restored = marks.restore_ended.or(marks.first_step);
     let points = [
-        (RecoveryPhase::Detect, Some(at(fault.last_sign_of_life)), Some(noticed)),
-        (RecoveryPhase::Cleanup, Some(noticed), Some(gone)),
+        (RecoveryPhase::Detect, fault.map(|fault| at(fault.last_sign_of_life)), noticed),
+        (RecoveryPhase::Cleanup, noticed, Some(gone)),
         (RecoveryPhase::Rendezvous, Some(gone + queued), marks.ranks_started.map(at)),
         (RecoveryPhase::Init, marks.ranks_started.map(at), marks.restore_began.or(marks.first_step).map(at)),
         (RecoveryPhase::Restore, marks.restore_began.map(at), marks.restore_began.and(restored).map(at)),

@@ -94,6 +94,26 @@ fn a_fault_within_the_budget_is_recovered_from_in_six_phases() {
 }
 
 #[test]
+fn an_attempt_that_asks_to_be_queued_again_is_followed_by_one_whose_start_is_shown() {
+    let mut world = World::new(&[("n1", 1)]);
+    let (job, mut supervisor) = running(&mut world, spec("a", 1, 1));
+    world.pass(SECOND);
+    let now = world.now;
+    supervisor.ends(now, Outcome::Requeue).tell(&mut world);
+    world.pass(SECOND);
+    let (again, now) = (world.launch(), world.now);
+    let mut next = Supervisor::new(&again[0], now);
+    let at = |seconds| Some((now + seconds * SECOND).unix_nanos());
+    (next.report.marks.ranks_started, next.report.marks.first_step) = (at(1), at(3));
+    next.runs(now).tell(&mut world);
+    world.pass(SECOND);
+    let shown = world.show(job);
+    assert_eq!((shown.faults, shown.recoveries.len()), (0, 1));
+    let phases: Vec<_> = shown.recoveries[0].phases.iter().map(|p| (p.phase.as_str(), p.seconds)).collect();
+    assert_eq!(phases, [("rendezvous", 1.0), ("init", 2.0)]);
+}
+
+#[test]
 fn a_cancelled_job_is_told_to_stop_within_its_grace_and_stays_cancelled() {
     let mut world = World::new(&[("n1", 1)]);
     let (job, mut supervisor) = running(&mut world, spec("a", 1, 1));
