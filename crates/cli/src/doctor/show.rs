@@ -12,6 +12,8 @@ use crate::output;
 const MATRIX_NODES_MAX: usize = 8;
 /// Number of slowest pairs shown for more nodes.
 const PAIRS_SHOWN: usize = 8;
+/// Nodes with the same problem that are named.
+const NODES_SHOWN: usize = 8;
 /// Maximum width of a line.
 const WIDTH: usize = 118;
 /// Decimal, as network bandwidths are specified.
@@ -21,7 +23,7 @@ const GIGA: f64 = 1e9;
 pub(super) fn machine(report: &Report) -> String {
     let Report { host, cores, seconds, problems, findings } = report;
     let mut text = format!("doctor of {host}: {cores} core(s); took {seconds:.1} s\n");
-    text.push_str(&troubles(findings.iter().map(|finding| (String::new(), finding))));
+    text.push_str(&troubles(findings.iter().map(|finding| (None, finding))));
     text.push_str(&fine(findings));
     text.push_str(&others(findings));
     text.push_str(&verdict(*problems));
@@ -35,8 +37,8 @@ pub(super) fn gang(report: &NetworkReport) -> String {
     text.push_str(&table_of(nodes));
     text.push_str(&if nodes.len() <= MATRIX_NODES_MAX { matrix(nodes, pairs) } else { slowest(nodes, pairs) });
     let of_nodes =
-        nodes.iter().flat_map(|node| node.findings.iter().map(|finding| (format!("{}: ", node.node), finding)));
-    text.push_str(&troubles(of_nodes.chain(findings.iter().map(|finding| (String::new(), finding)))));
+        nodes.iter().flat_map(|node| node.findings.iter().map(|finding| (Some(node.node.as_str()), finding)));
+    text.push_str(&troubles(of_nodes.chain(findings.iter().map(|finding| (None, finding)))));
     if ring.is_some() {
         text.push_str(&fine(findings));
     }
@@ -58,25 +60,70 @@ fn verdict(problems: usize) -> String {
     }
 }
 
-/// Formats the problems, worst first, each as a block.
-fn troubles<'a>(findings: impl Iterator<Item = (String, &'a Finding)>) -> String {
-    let mut wrong: Vec<(String, &Finding)> = findings.filter(|(_, finding)| finding.verdict.is_problem()).collect();
-    wrong.sort_by_key(|(_, finding)| std::cmp::Reverse(finding.verdict));
+/// Formats the problems, worst first, each as a block; one that several nodes have is one block.
+fn troubles<'a>(findings: impl Iterator<Item = (Option<&'a str>, &'a Finding)>) -> String {
+    let mut wrong: Vec<Vec<(Option<&str>, &Finding)>> = Vec::new();
+    for (node, finding) in findings.filter(|(_, finding)| finding.verdict.is_problem()) {
+        let alike =
+            wrong.iter_mut().find(|others| node.is_some() && others[0].0.is_some() && is_same(others[0].1, finding));
+        match alike {
+            Some(others) => others.push((node, finding)),
+            None => wrong.push(vec![(node, finding)]),
+        }
+    }
+    wrong.sort_by_key(|alike| std::cmp::Reverse(alike[0].1.verdict));
     let mut text = String::new();
     if !wrong.is_empty() {
         text.push_str("\nWHAT A TRAINING RUN WILL SUFFER FROM\n");
     }
-    for (of, finding) in wrong {
+    for alike in wrong {
+        let finding = alike[0].1;
+        let of = nodes_of(&alike).map(|nodes| format!("{nodes}: ")).unwrap_or_default();
         // Writing to a String can't fail.
         let _ = writeln!(text, "{:8} {of}{}", finding.verdict.name().to_uppercase(), finding.place());
-        let Finding { measured, expected, estimate, why, todo, .. } = finding;
+        let (measured, estimate) =
+            (of_each(&alike, |finding| &finding.measured), of_each(&alike, |finding| &finding.estimate));
+        let Finding { expected, why, todo, .. } = finding;
         let rows =
-            [("measured", measured), ("expected", expected), ("estimated", estimate), ("why", why), ("do", todo)];
+            [("measured", &measured), ("expected", expected), ("estimated", &estimate), ("why", why), ("do", todo)];
         for (name, words) in rows.into_iter().filter(|(_, words)| !words.is_empty()) {
             let _ = writeln!(text, "  {name:9} {}", wrapped(words, 12));
         }
     }
     text
+}
+
+/// Reports whether findings of two nodes are the same problem; what was measured may differ.
+fn is_same(one: &Finding, other: &Finding) -> bool {
+    let problem = |finding: &Finding| {
+        let Finding { verdict, expected, why, todo, .. } = finding;
+        (*verdict, finding.place(), expected.clone(), why.clone(), todo.clone())
+    };
+    problem(one) == problem(other)
+}
+
+/// Formats the nodes that have a problem.
+fn nodes_of(alike: &[(Option<&str>, &Finding)]) -> Option<String> {
+    let names: Vec<&str> = alike.iter().filter_map(|(node, _)| *node).collect();
+    let shown = names.iter().take(NODES_SHOWN).copied().collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => None,
+        few if few <= NODES_SHOWN => Some(shown),
+        many => Some(format!("{shown} and {} more nodes", many - NODES_SHOWN)),
+    }
+}
+
+/// Returns what is said of the nodes: once if it is the same for all, otherwise with each node's name.
+fn of_each(alike: &[(Option<&str>, &Finding)], said: impl Fn(&Finding) -> &String) -> String {
+    let first = said(alike[0].1);
+    if alike.iter().all(|(_, finding)| said(finding) == first) {
+        return first.clone();
+    }
+    let of_node =
+        |(node, finding): &(Option<&str>, &Finding)| format!("{} ({})", said(finding), node.unwrap_or_default());
+    let shown = alike.iter().take(NODES_SHOWN).map(of_node).collect::<Vec<_>>().join("; ");
+    let left_out = alike.len().saturating_sub(NODES_SHOWN);
+    if left_out > 0 { format!("{shown}; and {left_out} more") } else { shown }
 }
 
 fn fine(findings: &[Finding]) -> String {
@@ -195,6 +242,34 @@ fn slowest(nodes: &[NodeReport], pairs: &[PairReport]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn finding(measured: &str, verdict: Verdict) -> Finding {
+        Finding {
+            check: "clock".to_owned(),
+            subject: String::new(),
+            verdict,
+            measured: measured.to_owned(),
+            expected: "below 1 s".to_owned(),
+            why: "logs can't be put in order".to_owned(),
+            todo: "start chrony".to_owned(),
+            estimate: String::new(),
+            figures: Default::default(),
+        }
+    }
+
+    #[test]
+    fn what_several_nodes_suffer_from_is_said_once() {
+        let findings =
+            [finding("3 s", Verdict::Warning), finding("5 s", Verdict::Warning), finding("0 s", Verdict::Fine)];
+        let text = troubles([Some("n1"), Some("n2"), Some("n3")].into_iter().zip(&findings));
+        assert!(text.contains("n1, n2: clock\n") && text.contains("measured  3 s (n1); 5 s (n2)\n"), "{text}");
+        assert_eq!((text.matches("start chrony").count(), text.contains("n3")), (1, false), "{text}");
+        let all: Vec<String> = (1..=20).map(|number| format!("n{number}")).collect();
+        let text = troubles(all.iter().map(|node| (Some(node.as_str()), &findings[0])));
+        assert!(text.contains("n7, n8 and 12 more nodes: clock\n") && text.contains("measured  3 s\n"), "{text}");
+        let apart = troubles([(None, &findings[0]), (Some("n1"), &findings[0])].into_iter());
+        assert_eq!(apart.matches("start chrony").count(), 2, "one is between nodes: {apart}");
+    }
 
     #[test]
     fn long_lines_are_wrapped_at_words() {
