@@ -1,6 +1,8 @@
 //! Parses amounts on the command line: bytes (`5GB`, `64GiB`) and counts (`70B`, `1.5T`). Whole results are
 //! exact.
 
+use std::str::FromStr;
+
 use gangline_base::Bytes;
 
 /// Units of bytes, decimal and binary.
@@ -19,6 +21,11 @@ const BYTE_UNITS: [(&str, u64); 9] = [
 const COUNT_UNITS: [(&str, u64); 4] = [("K", 1_000), ("M", 1_000_000), ("B", 1_000_000_000), ("T", 1_000_000_000_000)];
 /// Maximum number of digits after the point.
 const DIGITS_MAX: u32 = 18;
+
+/// Parses a whole number from 1 on, as a type that has no others.
+pub(crate) fn positive<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "write a whole number, at least 1".to_owned())
+}
 
 /// Parses a size such as `5GB` or `1.5GiB`; not zero.
 pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {

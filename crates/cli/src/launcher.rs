@@ -19,9 +19,8 @@ use gangline_execution::launcher::{
 use gangline_specs::config::Config;
 use serde::Deserialize;
 
-use crate::configuration;
 use crate::failure::Failure;
-use crate::output;
+use crate::{amount, configuration, output};
 
 /// How long a gang may wait in Slurm's queue, unless the configuration says otherwise.
 const PENDING_SECONDS_MAX: u64 = 20;
@@ -70,7 +69,7 @@ pub(crate) struct LauncherArgs {
     #[arg(long, value_enum)]
     pub(crate) allocation: Option<AllocationKind>,
     /// With --allocation pool: hold so many nodes [default: the configuration's, or all of the partition]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = amount::positive::<NonZeroU32>)]
     pub(crate) pool_nodes: Option<NonZeroU32>,
     /// With --launcher slurm: one more argument for sbatch, such as --reservation=training (may be repeated)
     #[arg(long = "sbatch", value_name = "ARGUMENT", allow_hyphen_values = true)]

@@ -11,7 +11,7 @@ use gangline_storage::{CheckpointInfo, Latest, Store};
 
 use crate::checkpoint::{Row, failed, notes, open};
 use crate::failure::Failure;
-use crate::{Global, output, s3};
+use crate::{Global, amount, output, s3};
 
 /// A megabit a second in bytes a second.
 const MEGABIT: u64 = 125_000;
@@ -41,7 +41,7 @@ pub(crate) fn read_key(path: &Path) -> Result<WrappingKey, Failure> {
 #[derive(Args, Debug, Default)]
 pub(crate) struct Reach {
     /// The most megabits a second, up and down together [default: as many as go]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = amount::positive::<NonZeroU64>)]
     limit_mbps: Option<NonZeroU64>,
     #[command(flatten)]
     key: KeyFile,

@@ -36,10 +36,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "SIZE", value_parser = amount::bytes, conflicts_with = "model_size")]
     bytes: Option<Bytes>,
     /// Accelerators that the state is cut over
-    #[arg(long, value_name = "N", default_value = "8")]
+    #[arg(long, value_name = "N", default_value = "8", value_parser = amount::positive::<NonZeroU32>)]
     gpus: NonZeroU32,
     /// Accelerators of a node; each node has a disk like this one
-    #[arg(long, value_name = "N", default_value = "8")]
+    #[arg(long, value_name = "N", default_value = "8", value_parser = amount::positive::<NonZeroU32>)]
     gpus_per_node: NonZeroU32,
     /// Seconds from one checkpoint to the next
     #[arg(long, value_name = "SECONDS", default_value = "150", value_parser = clap::value_parser!(u32).range(1..))]

@@ -12,7 +12,7 @@ use gangline_storage::{Branch, Error, PrunePolicy, Rule};
 use crate::checkpoint::archive::{KeyFile, Reach, is_archive, reach, refused, tell_requests, tell_unfenced};
 use crate::checkpoint::{failed, open};
 use crate::failure::Failure;
-use crate::{Global, output};
+use crate::{Global, amount, output};
 
 /// What of an archive, or of a folder of checkpoints, stays. What any of the options that keep names is kept, the newest save always, and
 /// what belongs to abandoned branches unless they are named.
@@ -25,10 +25,10 @@ pub(crate) struct PruneArgs {
     #[arg(long, value_name = "N")]
     keep_last: Option<u32>,
     /// Keep the first in each stretch of so many steps
-    #[arg(long, value_name = "STEPS")]
+    #[arg(long, value_name = "STEPS", value_parser = amount::positive::<NonZeroU64>)]
     keep_every_steps: Option<NonZeroU64>,
     /// Keep the first in each stretch of so many hours
-    #[arg(long, value_name = "HOURS")]
+    #[arg(long, value_name = "HOURS", value_parser = amount::positive::<NonZeroU32>)]
     keep_every_hours: Option<NonZeroU32>,
     /// Keep so many with the lowest value of a number in their metadata, such as loss=3
     #[arg(long, value_name = "METRIC=N", value_parser = best)]
@@ -49,7 +49,7 @@ pub(crate) struct PruneArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "abandoned")]
     branch: Option<Branch>,
     /// Of the first in each stretch of so many steps that would go, keep some tensors, as a milestone
-    #[arg(long, value_name = "STEPS")]
+    #[arg(long, value_name = "STEPS", value_parser = amount::positive::<NonZeroU64>)]
     milestones_every: Option<NonZeroU64>,
     /// The tensors that a milestone keeps; * stands for any part of a name
     #[arg(long, value_name = "NAME", default_value = "model.*", requires = "milestones_every")]

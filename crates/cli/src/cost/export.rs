@@ -1,7 +1,7 @@
 //! `cost export`: the bill of a period as FOCUS rows.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IsTerminal as _, Write};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -118,6 +118,12 @@ impl Target {
 
 fn open(args: &ExportArgs) -> Result<Box<dyn Write + Send>, Failure> {
     if args.output.as_os_str() == "-" {
+        if matches!(args.format, Format::Parquet) && std::io::stdout().is_terminal() {
+            return Err(Failure::local(
+                "a terminal can't show parquet",
+                "write into a file, with --output bill.parquet",
+            ));
+        }
         return Ok(Box::new(BufWriter::new(std::io::stdout())));
     }
     let file = File::create_new(&args.output).map_err(|error| {

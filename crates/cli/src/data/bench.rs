@@ -11,20 +11,20 @@ use serde_json::json;
 
 use super::{Place, failure};
 use crate::failure::Failure;
-use crate::output;
+use crate::{amount, output};
 
 #[derive(Args)]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     place: Place,
     /// Tokens of a sample
-    #[arg(long, value_name = "TOKENS", default_value = "2048")]
+    #[arg(long, value_name = "TOKENS", default_value = "2048", value_parser = amount::positive::<NonZeroU32>)]
     sequence_length: NonZeroU32,
     /// Samples of a batch
-    #[arg(long, value_name = "SAMPLES", default_value = "32")]
+    #[arg(long, value_name = "SAMPLES", default_value = "32", value_parser = amount::positive::<NonZeroU32>)]
     batch: NonZeroU32,
     /// Threads that fill a batch
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = amount::positive::<NonZeroU32>)]
     threads: NonZeroU32,
     /// How long to measure
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3_600))]

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{failure, progress, token_type};
 use crate::failure::Failure;
-use crate::output;
+use crate::{amount, output};
 
 #[derive(Args)]
 pub(crate) struct TokenizeArgs {
@@ -39,7 +39,7 @@ pub(crate) struct TokenizeArgs {
     #[arg(long, value_name = "TYPE", value_parser = token_type)]
     dtype: Option<TokenType>,
     /// Threads that make tokens [default: one for each core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = amount::positive::<NonZeroU32>)]
     threads: Option<NonZeroU32>,
     /// End a file of tokens at this size; a killed run goes on behind the last one that it ended
     #[arg(long, value_name = "BYTES", default_value_t = FILE_BYTES, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]

@@ -59,10 +59,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
     /// How many [default: the number is looked for]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = amount::positive::<NonZeroU32>)]
     gpus: Option<NonZeroU32>,
     /// How many a node has [default: 8, or all if they are fewer]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = amount::positive::<NonZeroU32>)]
     gpus_per_node: Option<NonZeroU32>,
     /// Tokens of a sequence
     #[arg(long, value_name = "TOKENS", default_value = "4096")]
@@ -80,7 +80,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "adamw")]
     optimizer: String,
     /// Rank of the adapters [default: 16]
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", value_parser = amount::positive::<NonZeroU32>)]
     lora_rank: Option<NonZeroU32>,
     /// Matrices that have adapters, such as q_proj,v_proj [default: all linear ones]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
