@@ -14,6 +14,7 @@ from ._distributed import DistributedStore
 from ._info import Branch, CheckpointInfo, Listed, Problem, Pruned, Pulled, Pushed, Saved, TensorInfo, VerifyReport
 from ._loading import Loaded
 from ._native import __version__
+from ._order import MegatronOrder
 from ._per_rank import PerRank
 from ._random import rng_state, set_rng_state
 from ._report import StopRequest, phase, report, saved, stop_requested
@@ -62,6 +63,7 @@ __all__ = [
     "Keep",
     "Listed",
     "Loaded",
+    "MegatronOrder",
     "NoSpace",
     "NotFound",
     "PackedBatch",

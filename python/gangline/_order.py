@@ -2,22 +2,58 @@
 and a position in it that a checkpoint keeps."""
 
 import functools
+import itertools
 import json
+import operator
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _metering, _origin
 from .errors import Refused
 
 # Samples that are held out together.
 GROUP = 64
+# Of Megatron-Core's splits, in its order.
+MEGATRON_PARTS = ("train", "valid", "test")
 # Weights are whole numbers of millionths.
 MILLION = 1_000_000
 # Set by the platform, if numbers went bad a second time: the batches up to this step are left out.
 SKIP = "GANGLINE_SKIP_DATA_THROUGH"
+
+
+class MegatronOrder(NamedTuple):
+    """The order in which Megatron-Core's GPTDataset reads one dataset, for `shuffle`: to go on with one of its runs. `seed` is the
+    run's; a batch has the run's samples of that step. Blends of several datasets aren't read.
+
+    samples: of the whole run, as Megatron-Core counts them: its `--train-iters` times its global batch, or `--train-samples`. They
+        decide how many passes are shuffled together, and so the order from the first step on.
+    split: the run's `--split`, such as "969, 30, 1".
+    part: "train", "valid" or "test".
+    """
+
+    samples: int | None
+    split: str
+    part: str = "train"
+
+    def shares(self) -> tuple[float, float]:
+        """Returns from which share of the documents to which the part is."""
+        one_of("part", self.part, MEGATRON_PARTS)
+        weights = [float(number) for number in re.findall(r"[.0-9]+", self.split)]
+        # One after the other, as numpy adds so few; Python's sum rounds otherwise.
+        total = functools.reduce(operator.add, weights, 0.0)
+        if not 0 < len(weights) <= len(MEGATRON_PARTS) or total <= 0:
+            raise Refused(f"use split={self.split!r}: it is up to three numbers, as Megatron-Core's --split")
+        shares = [weight / total for weight in weights]
+        # In this order, so that rounding is the same.
+        ends = [0.0, *itertools.accumulate(shares)] + [1.0] * (len(MEGATRON_PARTS) - len(shares))
+        at = MEGATRON_PARTS.index(self.part)
+        if at >= len(shares) or shares[at] == 0:
+            raise Refused(f"use part={self.part!r}: split={self.split!r} leaves it nothing")
+        return ends[at], ends[at + 1]
 
 
 class Ordered:
@@ -64,6 +100,13 @@ class Ordered:
     def next_batch(self) -> Any:
         """Returns the next batch, without regard to passes."""
         raise NotImplementedError
+
+    def skip(self, batches: int) -> None:
+        """Leaves out the next batches, such as those that a run read elsewhere before it goes on here."""
+        if batches < 0:
+            raise Refused(f"skip {batches} batches: batches that were given don't come again")
+        with self._lock:
+            self._native.skip(batches)
 
     @property
     def samples(self) -> list[tuple[str, int, int]]:
@@ -138,7 +181,10 @@ def options_of(
     sources, rank, world_size, *, global_batch, seed, shuffle, weights, held_out, part, epochs, sequence_length=1, threads=1, packs=False
 ):
     """Returns this rank, the number of ranks, and the options of the order as its native side takes them."""
-    one_of("shuffle", shuffle, ("blocks", "global", "none"))
+    if isinstance(shuffle, MegatronOrder):
+        shuffle = {"megatron": [*shuffle.shares(), shuffle.samples]}
+    else:
+        one_of("shuffle", shuffle, ("blocks", "global", "none"))
     one_of("part", part, ("training", "held_out"))
     if held_out is None and part == "held_out":
         raise Refused("use part='held_out': say how much, with held_out=100 for one sample in 100")

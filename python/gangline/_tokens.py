@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from . import _metering, _native
-from ._order import Ordered, absolute, cache_of, one_of, options_of
+from ._order import MegatronOrder, Ordered, absolute, cache_of, one_of, options_of
 from ._report import data_phase
 from .errors import Refused
 
@@ -68,7 +68,7 @@ class Tokens(Ordered):
         `loss_weight`.
     seed: chooses the order.
     shuffle: "blocks", which reads neighbouring samples at about the same time; "global", for data that fits into
-        memory; or "none".
+        memory; "none"; or a MegatronOrder, to go on with a run of Megatron-Core's.
     dtype: what a batch holds, "int64", "int32", or "stored" for the files' own type (numpy only for uint16 and
         uint32, with which torch can't compute).
     labels: "shifted", for a Batch of inputs and labels; "same", for {"input_ids", "labels"} that are the same, as
@@ -106,7 +106,7 @@ class Tokens(Ordered):
         sequence_length: int,
         global_batch: int,
         seed: int = 0,
-        shuffle: str = "blocks",
+        shuffle: str | MegatronOrder = "blocks",
         dtype: str = "int64",
         labels: str | None = "shifted",
         source_dtype: str | None = None,

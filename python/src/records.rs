@@ -34,7 +34,7 @@ impl Records {
     fn new(counts: Vec<u64>, id: [u8; 16], options: &str) -> PyResult<Self> {
         let given =
             serde_json::from_str(options).map_err(|why| refused(&format!("read rows with these options: {why}")))?;
-        let cursor = Cursor::new(options_of(given), &counts, id).map_err(|error| data_exception(&error))?;
+        let cursor = Cursor::new(options_of(given, None), &counts, id).map_err(|error| data_exception(&error))?;
         Ok(Records { inner: Mutex::new(cursor) })
     }
 

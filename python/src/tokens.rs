@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gangline_data::order::{HeldOut, Part, Shuffle, Stage};
+use gangline_data::order::{HeldOut, Megatron, Part, Shuffle, Stage};
 use gangline_data::{
     Loader, Options, Room, Source, State, TokenType, Width, is_remote, position_bytes, unpacked_folder,
 };
@@ -41,6 +41,8 @@ enum GivenShuffle {
     None,
     Global,
     Blocks,
+    /// Which part of the documents, from one share of them to another, and the samples of the run.
+    Megatron(f64, f64, Option<u64>),
 }
 
 /// Memory for labels, and for the tokens' positions in their documents, from Python.
@@ -74,7 +76,6 @@ impl Tokens {
     ) -> PyResult<Self> {
         let given: Given =
             serde_json::from_str(options).map_err(|why| refused(&format!("read tokens with these options: {why}")))?;
-        let options = options_of(given);
         let open = |(path, name): (PathBuf, Option<String>)| {
             let unknown = || refused(&format!("read {}: no tokens are of type {name:?}", path.display()));
             let data_type = name.as_deref().map(|name| TokenType::of_name(name).ok_or_else(unknown)).transpose()?;
@@ -85,6 +86,7 @@ impl Tokens {
             opened.map_err(|error| data_exception(&error))
         };
         let sources = sources.into_iter().map(open).collect::<PyResult<Vec<Source>>>()?;
+        let options = options_of(given, sources.first().and_then(Source::documents));
         let loader = py.detach(|| Loader::new(sources, options)).map_err(|error| data_exception(&error))?;
         Ok(Tokens { inner: Mutex::new(loader) })
     }
@@ -208,7 +210,19 @@ impl Tokens {
     }
 }
 
-pub(crate) fn options_of(given: Given) -> Options {
+/// Returns the document at a share of all, rounded as Python does, and so Megatron-Core.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "as Python's round"
+)]
+fn at_share(share: f64, documents: u64) -> u32 {
+    (share * documents as f64).round_ties_even() as u32
+}
+
+/// Returns the options, of a source that has so many documents, if that is known.
+pub(crate) fn options_of(given: Given, documents: Option<u64>) -> Options {
     let part = if given.is_held_out { Part::HeldOut } else { Part::Training };
     let stages = given.stages.into_iter().map(|(from, weights)| Stage { from, weights }).collect();
     Options {
@@ -219,6 +233,10 @@ pub(crate) fn options_of(given: Given) -> Options {
             GivenShuffle::None => Shuffle::None,
             GivenShuffle::Global => Shuffle::Global,
             GivenShuffle::Blocks => Shuffle::default(),
+            GivenShuffle::Megatron(begin, end, samples) => {
+                let [first, end] = [begin, end].map(|share| at_share(share, documents.unwrap_or(0)));
+                Shuffle::Megatron(Megatron { first, end, samples })
+            }
         },
         part: given.held_out.map(|(one_in, group)| (part, HeldOut { one_in, group })),
         stages,

@@ -26,7 +26,7 @@ const WORKSPACE: [&str; 8] = [
     "--message-format=json-render-diagnostics",
 ];
 /// What the tests run against.
-const PACKAGES: [&str; 18] = [
+const PACKAGES: [&str; 19] = [
     MATURIN,
     TORCH,
     "numpy>=2,<3",
@@ -41,6 +41,8 @@ const PACKAGES: [&str; 18] = [
     // The real writers of what gangline.Rows reads: with pandas, which they bring along, 270 MB on disk.
     "pyarrow>=20",
     "datasets>=4",
+    // Says which samples come when in a run of Megatron-Core's.
+    "megatron-core>=0.16,<0.17",
     // Judges exported bills.
     "focus-data-toolkit>=0.14,<0.15",
     // The real server and client, whose answers ours are compared with: of the very version whose API this is.

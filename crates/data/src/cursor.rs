@@ -3,6 +3,7 @@
 
 use std::num::NonZeroU32;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::error::Error;
 use crate::order::{HeldOut, Mixture, Order, PACKING_VERSION, Part, Shuffle, Split, Stage, loss_weight, rows_of};
@@ -58,6 +59,8 @@ pub struct Cursor {
     /// Samples of each source in the part that is read.
     counts: Vec<u64>,
     mixture: Mixture,
+    /// The order of the only source, if it is a table.
+    table: Option<Arc<[u32]>>,
     data: [u8; 16],
     steps: u64,
     position: u64,
@@ -81,6 +84,21 @@ impl Cursor {
     /// # Errors
     /// When an option makes no sense, or a source has no sample in the part that is read.
     pub fn new(options: Options, samples: &[u64], data: [u8; 16]) -> Result<Cursor, Error> {
+        if let Shuffle::Megatron(_) = options.shuffle {
+            return Err(Error::refused("shuffle", "Megatron's order is of tokens"));
+        }
+        Cursor::open(options, samples, data, None)
+    }
+
+    /// A cursor at the first batch of one source whose order is a table (see [`Order::of_table`]).
+    ///
+    /// # Errors
+    /// When an option makes no sense.
+    pub(crate) fn of_table(options: Options, table: Vec<u32>, data: [u8; 16]) -> Result<Cursor, Error> {
+        Cursor::open(options, &[table.len() as u64], data, Some(table.into()))
+    }
+
+    fn open(options: Options, samples: &[u64], data: [u8; 16], table: Option<Arc<[u32]>>) -> Result<Cursor, Error> {
         check(&options, samples.len())?;
         let counts: Vec<u64> = samples.iter().map(|samples| options.count(*samples)).collect();
         if let Some(source) = counts.iter().position(|count| *count == 0) {
@@ -94,7 +112,7 @@ impl Cursor {
         };
         let mixture = Mixture::new(samples.len(), &stages)?;
         let split = options.split();
-        Ok(Cursor { options, split, counts, mixture, data, steps: 0, position: 0 })
+        Ok(Cursor { options, split, counts, mixture, table, data, steps: 0, position: 0 })
     }
 
     /// What it was made with.
@@ -167,7 +185,11 @@ impl Cursor {
             if slot.as_ref().is_none_or(|(known, _)| *known != epoch) {
                 // Each source has an order of its own.
                 let seed = self.options.seed.wrapping_add((place.source as u64) << 32);
-                *slot = Some((epoch, Order::new(count, self.options.shuffle, seed, epoch)));
+                let order = match &self.table {
+                    Some(table) => Order::of_table(Arc::clone(table)),
+                    None => Order::new(count, self.options.shuffle, seed, epoch),
+                };
+                *slot = Some((epoch, order));
             }
             let (_, order) = slot.as_ref().expect("it was just made");
             Sample { source: place.source, epoch, number: self.split.sample(order.sample(index)) }

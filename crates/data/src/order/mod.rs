@@ -5,6 +5,7 @@
 //! This order is a stored format: a checkpoint holds only a position in it. A change needs a new [`ORDER_VERSION`].
 
 mod bijection;
+mod megatron;
 mod mix;
 mod mixture;
 mod packing;
@@ -12,8 +13,10 @@ mod slice;
 mod split;
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use bijection::Bijection;
+pub use megatron::{MEGATRON_MAX, Megatron, MegatronOrder};
 use mix::mix;
 pub use mixture::{Mixture, MixtureError, Place, SOURCES_MAX, Stage};
 pub use packing::{Chunk, PACKING_VERSION, Packed, WINDOW_DOCUMENTS, pack};
@@ -43,6 +46,8 @@ pub enum Shuffle {
         /// Blocks of a window.
         window: NonZeroU32,
     },
+    /// As Megatron-Core reads them, whose stream is of other documents: see [`Megatron`]. Its order is a table ([`Order::of_table`]).
+    Megatron(Megatron),
 }
 
 impl Default for Shuffle {
@@ -64,6 +69,7 @@ enum Kind {
     AsIs,
     Global(Bijection),
     Blocks(Box<Blocks>),
+    Table(Arc<[u32]>),
 }
 
 #[derive(Clone, Debug)]
@@ -84,13 +90,14 @@ impl Order {
     /// The order of `samples` samples in an epoch.
     ///
     /// # Panics
-    /// Without samples.
+    /// Without samples, and for Megatron's order.
     #[must_use]
     pub fn new(samples: u64, shuffle: Shuffle, seed: u64, epoch: u64) -> Order {
         assert!(samples > 0, "an epoch has samples");
         let key = mix(&[seed, epoch, u64::from(ORDER_VERSION)]);
         let kind = match shuffle {
             Shuffle::None => Kind::AsIs,
+            Shuffle::Megatron(_) => unreachable!("its order is a table"),
             Shuffle::Global => Kind::Global(Bijection::new(samples, key)),
             Shuffle::Blocks { block, window } => {
                 let block = u64::from(block.get());
@@ -110,6 +117,12 @@ impl Order {
         Order { samples, kind }
     }
 
+    /// The order that a table says: a sample for each index.
+    #[must_use]
+    pub fn of_table(table: Arc<[u32]>) -> Order {
+        Order { samples: table.len() as u64, kind: Kind::Table(table) }
+    }
+
     /// The sample that comes at `index` of the epoch.
     ///
     /// # Panics
@@ -121,6 +134,7 @@ impl Order {
             Kind::AsIs => index,
             Kind::Global(bijection) => bijection.apply(index),
             Kind::Blocks(blocks) => blocks.sample(index, self.samples),
+            Kind::Table(table) => u64::from(table[usize::try_from(index).expect("it is below the table's length")]),
         }
     }
 }

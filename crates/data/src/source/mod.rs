@@ -6,6 +6,7 @@ pub(crate) mod layout;
 mod mapped;
 pub(crate) mod megatron;
 mod native;
+mod reorder;
 mod rows;
 mod unpacked;
 
