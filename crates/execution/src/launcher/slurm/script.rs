@@ -175,7 +175,8 @@ pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path, wit
 }
 
 /// Returns the end of a gang's script, by which its Slurm job ends as the gang did: with the code of the share that failed, since others
-/// were only told to stop then; or as cancelled if the control plane told all of them.
+/// were only told to stop then; or as cancelled if the control plane told all of them. Slurm may be out of reach then: the script doesn't wait
+/// for long, and is ended by SIGTERM meanwhile.
 fn exit(gang: &[SupervisorSpec]) -> String {
     let shares: Vec<String> = gang.iter().map(|spec| quoted(&spec.folder.to_string_lossy())).collect();
     format!(
@@ -183,7 +184,7 @@ fn exit(gang: &[SupervisorSpec]) -> String {
          {{ read -r ended told < \"$share/{EXIT_CODE_FILE}\"; }} 2>/dev/null || ended=1\n  \
          [ \"$ended\" = 0 ] || [ \"$told\" = {STOPPED} ] || how=\n  \
          case $code in 0|{STOPPED_CODE}) [ \"$ended\" = 0 ] || code=$ended ;; esac\ndone\n\
-         [ \"$code$how\" != {STOPPED_CODE}{STOPPED} ] || scancel \"$SLURM_JOB_ID\"\nexit \"$code\"\n",
+         [ \"$code$how\" != {STOPPED_CODE}{STOPPED} ] || {{ timeout 10 scancel \"$SLURM_JOB_ID\" & wait \"$!\"; }}\nexit \"$code\"\n",
         shares.join(" ")
     )
 }
@@ -378,7 +379,11 @@ mod tests {
                 std::fs::write(spec.folder.join(EXIT_CODE_FILE), code).expect("it is writable");
             }
             let mut script = std::process::Command::new("/bin/bash");
-            script.args(["-c", &exit(&gang)]).env_clear().env("PATH", folder.path()).env("SLURM_JOB_ID", "42");
+            script
+                .args(["-c", &exit(&gang)])
+                .env_clear()
+                .env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()))
+                .env("SLURM_JOB_ID", "42");
             let status = script.status().expect("bash starts");
             assert_eq!(status.code(), Some(expected), "{codes:?}");
             let whom = std::fs::read_to_string(&cancelled).ok();
