@@ -17,7 +17,7 @@ from .errors import Refused
 
 # Samples that are held out together.
 GROUP = 64
-# Of Megatron-Core's splits, in its order.
+# The parts into which Megatron-Core splits documents, in its order.
 MEGATRON_PARTS = ("train", "valid", "test")
 # Weights are whole numbers of millionths.
 MILLION = 1_000_000
@@ -40,9 +40,12 @@ class MegatronOrder(NamedTuple):
     part: str = "train"
 
     def shares(self) -> tuple[float, float]:
-        """Returns from which share of the documents to which the part is."""
+        """Returns the shares of the documents at which the part begins and ends."""
         one_of("part", self.part, MEGATRON_PARTS)
-        weights = [float(number) for number in re.findall(r"[.0-9]+", self.split)]
+        try:
+            weights = [float(number) for number in re.findall(r"[.0-9]+", self.split)]
+        except ValueError as error:
+            raise Refused(f"use split={self.split!r}: {error}") from None
         # One after the other, as numpy adds so few; Python's sum rounds otherwise.
         total = functools.reduce(operator.add, weights, 0.0)
         if not 0 < len(weights) <= len(MEGATRON_PARTS) or total <= 0:

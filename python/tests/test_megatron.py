@@ -105,6 +105,7 @@ def test_what_has_no_such_order_is_refused(prefix, tmp_path):
         (MegatronOrder(60, "100", "valid"), "leaves it nothing"),
         (MegatronOrder(60, "1,2,3,4"), "up to three numbers"),
         (MegatronOrder(60, "0,0,0"), "up to three numbers"),
+        (MegatronOrder(60, "1..2"), "could not convert"),
         (MegatronOrder(60, "100", "held_out"), "it is one of 'train'"),
         (MegatronOrder(1 << 40, "100"), "no sample in Megatron's order, or more"),
         (MegatronOrder(60, "1,999"), "aren't among its 60"),

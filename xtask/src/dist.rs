@@ -70,7 +70,7 @@ pub(crate) fn dist(options: &Options) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Packs a binary that is built already as those that users unpack; the tarball's path.
+/// Packs a built binary into a tarball like the one that users unpack, and returns the tarball's path.
 ///
 /// # Errors
 /// When a file can't be read or written.

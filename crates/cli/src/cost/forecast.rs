@@ -40,11 +40,12 @@ pub(super) fn run(client: &Client, args: &ForecastArgs, is_json: bool) -> Result
 
 fn text(forecast: &api::CostForecast) -> String {
     let heading = forecast.by.to_uppercase();
-    let headings = [&heading, ">SPENT", ">$/H LAST DAY", ">$/H LAST WEEK", ">END BY DAY", ">END BY WEEK"];
+    let headings = [&heading, ">SPENT", ">$/H LAST DAY", ">$/H LAST WEEK", ">END AT DAY'S PACE", ">END AT WEEK'S PACE"];
     let rows = forecast.groups.iter().chain([&forecast.total]).map(row).collect();
     let (from, until) = (output::time(forecast.from), output::time(forecast.until));
-    let mut text =
-        format!("spent since {from}, and by {until} if as much is spent as in the last day, or week (estimated)\n\n");
+    let mut text = format!(
+        "spent since {from}; END is what will have been spent by {until} at the pace of the last day, and of the last week (estimated)\n\n"
+    );
     text += &output::table(&headings, rows);
     if !forecast.jobs.is_empty() {
         let rows = forecast.jobs.iter().map(|job| {

@@ -175,8 +175,8 @@ pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path, wit
 }
 
 /// Returns the end of a gang's script, by which its Slurm job ends as the gang did: with the code of the share that failed, since others
-/// were only told to stop then; or as cancelled if the control plane told all of them. Slurm may be out of reach then: the script doesn't wait
-/// for long, and is ended by SIGTERM meanwhile.
+/// were only told to stop then; or as cancelled if the control plane told all of them. Slurm may be out of reach
+/// by then: `scancel` gets ten seconds, and SIGTERM ends the script while it waits.
 fn exit(gang: &[SupervisorSpec]) -> String {
     let shares: Vec<String> = gang.iter().map(|spec| quoted(&spec.folder.to_string_lossy())).collect();
     format!(
