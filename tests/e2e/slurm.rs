@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::fixtures::images::{IMAGE, Images};
 use crate::fixtures::product::{self, attempts};
 use crate::fixtures::slurm::{GPUS, OnSlurm, is_possible};
 use crate::fixtures::{try_for, wait_for};
@@ -426,4 +427,52 @@ fn a_job_that_an_administrator_cancels_in_slurm_is_held() {
     wait_for("the job to go on from its checkpoint", resumed);
     on.product.run(&["cancel", &id]);
     on.product.wait_state(&id, "cancelled");
+}
+
+/// Each node fetches the image; ranks in containers get the GPUs that Slurm chose, and are asked to save as any others.
+#[test]
+fn a_gang_runs_in_an_image_on_slurms_nodes_and_nothing_of_it_is_left() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = OnSlurm::down(2);
+    let Some(images) = Images::offer(&mut on.product) else { return };
+    on.product.start();
+    let product = &on.product;
+    let job = product.submit(&format!(
+        "name: in-image\nimage: {IMAGE}\nnum_nodes: 2\nresources: {{accelerators: \"H100:2\"}}\n\
+         setup: echo $SLURMD_NODENAME > setup-$SLURMD_NODENAME\n\
+         run: |\n  test ! -d /usr && echo \"rank $RANK of $WORLD_SIZE sees $CUDA_VISIBLE_DEVICES after $(cat setup-$SLURMD_NODENAME)\"\n\
+         \x20 sh -c 'trap \"sleep 1; touch saved-$RANK; exit 94\" TERM; touch begun-$RANK; while :; do sleep 0.1; done'\n"
+    ));
+    let are_there = |name: &str| (0..4).all(|rank| product.path(&format!("{name}-{rank}")).exists());
+    wait_for("all ranks to begin", || are_there("begun").then_some(()));
+    let places = OnSlurm::places(&product.job(&job));
+    for rank in 0..4 {
+        let log = product.run(&["logs", &job, "--rank", &rank.to_string()]).stdout;
+        let node = &places[rank / 2];
+        assert!(log.contains(&format!("rank {rank} of 4 sees 0,1 after {node}")), "{log}");
+    }
+    assert_eq!(images.containers().matches("gangline-job-1-").count(), 4, "{}", images.containers());
+    assert_eq!(product.run(&["cancel", &job]).code, 0);
+    product.wait_state(&job, "cancelled");
+    assert!(are_there("saved"));
+    assert_eq!(images.containers(), "");
+    wait_for("Slurm to be done with it", || on.jobs("RUNNING,COMPLETING,PENDING").is_empty().then_some(()));
+}
+
+/// Nodes learn what is to run containers, and a job fails at once, with that name, where they lack it.
+#[test]
+fn what_is_to_run_containers_is_missed_on_slurms_nodes_at_once() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = OnSlurm::down(1);
+    on.product.variable("GANGLINE_CONTAINERS", "enroot");
+    on.product.start();
+    let resources = "resources: {accelerators: \"H100:1\"}";
+    let job = on.product.submit(&format!("name: in-image\nimage: {IMAGE}\n{resources}\nrun: exit 0\n"));
+    let job = on.product.wait_state(&job, "failed");
+    let told = "enroot, which GANGLINE_CONTAINERS asks for, isn't installed on this node";
+    assert!(attempts(&job) == 1 && job["attempts"][0]["fault"].to_string().contains(told), "{job:#}");
 }

@@ -20,8 +20,9 @@ use crate::protocol::{ContainerSpec, SupervisorSpec};
 /// may be saving, and ends as that program does. Without this line the first process of a container ignores SIGTERM
 /// (pid_namespaces(7)).
 const END_AS_PROGRAM: &str = "trap 'exit $?' TERM\n";
-/// Inherited variables that tune libraries and name nothing of the node; others belong to the node, such as `PATH`.
-const TUNING: [&str; 13] = [
+/// Inherited variables that containers get too: those that tune libraries, and those that tell which devices of the node and which
+/// part of Slurm's job are the rank's. Others belong to the node, such as `PATH`.
+const PASSED_ON: [&str; 20] = [
     "NCCL_",
     "RCCL_",
     "UCX_",
@@ -35,6 +36,13 @@ const TUNING: [&str; 13] = [
     "PYTORCH_",
     "LC_",
     "LANG",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "SLURM_",
+    "SLURMD_NODENAME",
 ];
 /// How a node is called in messages of a job that runs there.
 const THIS_NODE: &str = "this node";
@@ -107,12 +115,13 @@ pub(super) fn command_line(
 }
 
 impl Contained<'_> {
-    /// Returns the variables that the container gets: Gangline's and the job's, and those that tune libraries.
+    /// Returns the variables that the container gets: Gangline's and the job's, and those of [`PASSED_ON`].
     fn passed(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
-        let is_tuning =
-            |name: &OsStr| TUNING.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()));
-        let is_passed =
-            move |(name, value): &(&OsString, &OsString)| self.inherited.get(*name) != Some(*value) || is_tuning(name);
+        let is_passed_on =
+            |name: &OsStr| PASSED_ON.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()));
+        let is_passed = move |(name, value): &(&OsString, &OsString)| {
+            self.inherited.get(*name) != Some(*value) || is_passed_on(name)
+        };
         self.environment.iter().filter(is_passed).map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 
@@ -205,13 +214,21 @@ mod tests {
 
     #[test]
     fn a_container_gets_the_jobs_variables_by_name_and_none_that_belong_to_the_node() {
-        let inherited = environment(&[("PATH", "/usr/bin"), ("NCCL_DEBUG", "INFO"), ("HOME", "/root"), ("A", "1")]);
+        let inherited = environment(&[
+            ("PATH", "/usr/bin"),
+            ("NCCL_DEBUG", "INFO"),
+            ("HOME", "/root"),
+            ("A", "1"),
+            ("CUDA_VISIBLE_DEVICES", "2,3"),
+            ("CUDA_HOME", "/usr/local/cuda"),
+            ("SLURM_JOB_ID", "7"),
+        ]);
         let mut all = inherited.clone();
         all.extend(environment(&[("RANK", "0"), ("HF_TOKEN", "secret"), ("A", "2")]));
         let line = command(&in_image(None), Kept::Rank(0), "python train.py", (&inherited, &all));
         let line = texts(&line);
         let named: Vec<&str> = line.iter().filter_map(|argument| argument.strip_prefix("--env=")).collect();
-        assert_eq!(named, ["A", "HF_TOKEN", "NCCL_DEBUG", "RANK"]);
+        assert_eq!(named, ["A", "CUDA_VISIBLE_DEVICES", "HF_TOKEN", "NCCL_DEBUG", "RANK", "SLURM_JOB_ID"]);
         assert!(!line.iter().any(|argument| argument.contains("secret")));
         assert_eq!(line[line.len() - 3..], ["localhost/torch:1", "-c", "trap 'exit $?' TERM\npython train.py"]);
     }
