@@ -121,6 +121,7 @@ fn loader(path: &Path, shuffle: Shuffle) -> Result<Loader> {
         shuffle,
         part: None,
         stages: Vec::new(),
+        blend: Vec::new(),
         epochs: None,
         rank: 0,
         world_size: NonZeroU32::MIN,

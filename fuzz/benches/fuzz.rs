@@ -13,9 +13,10 @@ use gangline_storage::fuzz as storage;
 type Target = fn(&[u8]);
 
 /// Every reader, by the name that `cargo xtask fuzz` has for it.
-const TARGETS: [(&str, Target); 15] = [
+const TARGETS: [(&str, Target); 16] = [
     ("catalog", storage::catalog),
     ("coded_tensor", storage::coded_tensor),
+    ("data_compressed", data::compressed),
     ("data_index", data::indexes),
     ("data_state", data::state),
     ("diagnosis", diagnosis),

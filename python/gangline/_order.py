@@ -26,18 +26,21 @@ SKIP = "GANGLINE_SKIP_DATA_THROUGH"
 
 
 class MegatronOrder(NamedTuple):
-    """The order in which Megatron-Core's GPTDataset reads one dataset, for `shuffle`: to go on with one of its runs. `seed` is the
-    run's; a batch has the run's samples of that step. Blends of several datasets aren't read.
+    """The order in which Megatron-Core's GPTDataset reads a dataset, or its BlendedDataset several, for `shuffle`: to go on with one
+    of its runs. `seed` is the run's, and so are `weights` and the order of the sources; a batch has the run's samples of that step.
 
     samples: of the whole run, as Megatron-Core counts them: its `--train-iters` times its global batch, or `--train-samples`. They
         decide how many passes are shuffled together, and so the order from the first step on.
     split: the run's `--split`, such as "969, 30, 1".
     part: "train", "valid" or "test".
+    surplus: by how much more each dataset of a blend with weights is read than its share, as a part of that: Megatron-Core's
+        `mid_level_dataset_surplus`.
     """
 
     samples: int | None
     split: str
     part: str = "train"
+    surplus: float = 0.005
 
     def shares(self) -> tuple[float, float]:
         """Returns the shares of the documents at which the part begins and ends."""
@@ -184,8 +187,11 @@ def options_of(
     sources, rank, world_size, *, global_batch, seed, shuffle, weights, held_out, part, epochs, sequence_length=1, threads=1, packs=False
 ):
     """Returns this rank, the number of ranks, and the options of the order as its native side takes them."""
-    if isinstance(shuffle, MegatronOrder):
-        shuffle = {"megatron": [*shuffle.shares(), shuffle.samples]}
+    blend = []
+    is_megatrons = isinstance(shuffle, MegatronOrder)
+    if is_megatrons:
+        blend, weights = blend_of(weights, sources), None
+        shuffle = {"megatron": [*shuffle.shares(), shuffle.samples, shuffle.surplus]}
     else:
         one_of("shuffle", shuffle, ("blocks", "global", "none"))
     one_of("part", part, ("training", "held_out"))
@@ -204,7 +210,8 @@ def options_of(
         "held_out": None if held_out is None else [held_out, GROUP],
         "is_held_out": part == "held_out",
         "stages": stages(weights, sources, global_batch),
-        "epochs": epochs if len(sources) == 1 else None,
+        "blend": blend,
+        "epochs": epochs if len(sources) == 1 or is_megatrons else None,
         "rank": rank,
         "world_size": world_size,
         "threads": threads,
@@ -237,6 +244,15 @@ def place(rank, world_size):
         return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
     except ValueError as error:
         raise Refused(f"use RANK and WORLD_SIZE of the environment: {error}") from None
+
+
+def blend_of(weights, sources):
+    """Returns the weights of a blend of Megatron-Core's in the sources' order; none if they count by their samples."""
+    if weights is None:
+        return []
+    if not isinstance(weights, Mapping) or set(weights) != set(sources):
+        raise Refused(f"use weights={weights!r} in Megatron's order: one for each of {', '.join(map(repr, sources))}, for the whole run")
+    return [float(weights[name]) for name in sources]
 
 
 def stages(weights, sources, global_batch):

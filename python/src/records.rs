@@ -34,7 +34,7 @@ impl Records {
     fn new(counts: Vec<u64>, id: [u8; 16], options: &str) -> PyResult<Self> {
         let given =
             serde_json::from_str(options).map_err(|why| refused(&format!("read rows with these options: {why}")))?;
-        let cursor = Cursor::new(options_of(given, None), &counts, id).map_err(|error| data_exception(&error))?;
+        let cursor = Cursor::new(options_of(given), &counts, id).map_err(|error| data_exception(&error))?;
         Ok(Records { inner: Mutex::new(cursor) })
     }
 
@@ -145,5 +145,5 @@ pub(crate) fn open_cache(cache: &GivenCache) -> Result<Cache, Error> {
 #[pyfunction]
 #[pyo3(name = "unpacked")]
 pub(crate) fn unpacked_file(py: Python<'_>, path: PathBuf, folder: PathBuf) -> PyResult<PathBuf> {
-    py.detach(|| unpacked(&path, &folder, None)).map_err(|error| data_exception(&error))
+    py.detach(|| unpacked(&path, &folder)).map_err(|error| data_exception(&error))
 }

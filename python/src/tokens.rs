@@ -28,6 +28,8 @@ pub(crate) struct Given {
     is_held_out: bool,
     /// The first position of each stage, and its weights.
     stages: Vec<(u64, Vec<u64>)>,
+    /// The weights of a blend in Megatron-Core's order.
+    blend: Vec<f64>,
     epochs: Option<u64>,
     rank: u32,
     world_size: NonZeroU32,
@@ -41,8 +43,8 @@ enum GivenShuffle {
     None,
     Global,
     Blocks,
-    /// Which part of the documents, from one share of them to another, and the samples of the run.
-    Megatron(f64, f64, Option<u64>),
+    /// Which part of the documents, from one share of them to another, the samples of the run, and the surplus of a blend.
+    Megatron(f64, f64, Option<u64>, f64),
 }
 
 /// Memory for labels, and for the tokens' positions in their documents, from Python.
@@ -86,7 +88,7 @@ impl Tokens {
             opened.map_err(|error| data_exception(&error))
         };
         let sources = sources.into_iter().map(open).collect::<PyResult<Vec<Source>>>()?;
-        let options = options_of(given, sources.first().and_then(Source::documents));
+        let options = options_of(given);
         let loader = py.detach(|| Loader::new(sources, options)).map_err(|error| data_exception(&error))?;
         Ok(Tokens { inner: Mutex::new(loader) })
     }
@@ -210,19 +212,8 @@ impl Tokens {
     }
 }
 
-/// Returns the document at a share of all, rounded as Python does, and so Megatron-Core.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "as Python's round"
-)]
-fn at_share(share: f64, documents: u64) -> u32 {
-    (share * documents as f64).round_ties_even() as u32
-}
-
-/// Returns the options, of a source that has so many documents, if that is known.
-pub(crate) fn options_of(given: Given, documents: Option<u64>) -> Options {
+/// Returns the options.
+pub(crate) fn options_of(given: Given) -> Options {
     let part = if given.is_held_out { Part::HeldOut } else { Part::Training };
     let stages = given.stages.into_iter().map(|(from, weights)| Stage { from, weights }).collect();
     Options {
@@ -233,13 +224,13 @@ pub(crate) fn options_of(given: Given, documents: Option<u64>) -> Options {
             GivenShuffle::None => Shuffle::None,
             GivenShuffle::Global => Shuffle::Global,
             GivenShuffle::Blocks => Shuffle::default(),
-            GivenShuffle::Megatron(begin, end, samples) => {
-                let [first, end] = [begin, end].map(|share| at_share(share, documents.unwrap_or(0)));
-                Shuffle::Megatron(Megatron { first, end, samples })
+            GivenShuffle::Megatron(begin, end, samples, surplus) => {
+                Shuffle::Megatron(Megatron { begin, end, samples, surplus })
             }
         },
         part: given.held_out.map(|(one_in, group)| (part, HeldOut { one_in, group })),
         stages,
+        blend: given.blend,
         epochs: given.epochs,
         rank: given.rank,
         world_size: given.world_size,

@@ -22,9 +22,10 @@ use crate::programs;
 
 /// The readers, by the names in `fuzz/benches/fuzz.rs`, each with where its seeds are: a file is one, but of a `.txt` each
 /// line, and of a `.logs` each log.
-const TARGETS: [(&str, &[&str]); 15] = [
+const TARGETS: [(&str, &[&str]); 16] = [
     ("catalog", &["crates/storage/tests/fixtures/archive-version-1/catalogs"]),
     ("coded_tensor", &[]),
+    ("data_compressed", &["fuzz/seeds/compressed"]),
     ("data_index", &["crates/data/tests/fixtures/writers", "crates/data/tests/fixtures/writers/mds"]),
     ("data_state", &[]),
     ("diagnosis", &["crates/diagnosis/tests/corpus"]),

@@ -6,7 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::order::{HeldOut, Mixture, Order, PACKING_VERSION, Part, Shuffle, Split, Stage, loss_weight, rows_of};
+use crate::order::{
+    Blend, HeldOut, Mixture, Order, PACKING_VERSION, Part, Shuffle, Split, Stage, loss_weight, rows_of,
+};
 use crate::state::{STATE_VERSION, State};
 
 /// The most tokens of a sequence.
@@ -28,7 +30,9 @@ pub struct Options {
     pub part: Option<(Part, HeldOut)>,
     /// How sources are mixed; they count alike in proportion to their samples if there are no stages.
     pub stages: Vec<Stage>,
-    /// How often all samples are read; without end if none. Only for a single source.
+    /// The weights of a blend in Megatron-Core's order; without any, its sources count by their samples.
+    pub blend: Vec<f64>,
+    /// How often all samples are read; without end if none. Only for a single source, and for Megatron-Core's order.
     pub epochs: Option<u64>,
     /// This rank.
     pub rank: u32,
@@ -59,11 +63,20 @@ pub struct Cursor {
     /// Samples of each source in the part that is read.
     counts: Vec<u64>,
     mixture: Mixture,
-    /// The order of the only source, if it is a table.
-    table: Option<Arc<[u32]>>,
+    /// The order, where it is a table.
+    tables: Option<Tables>,
     data: [u8; 16],
     steps: u64,
     position: u64,
+}
+
+/// An order that isn't computed from a sample's position.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    /// Which source each sample is from; none if there is but one.
+    pub(crate) blend: Option<Blend>,
+    /// The order of each source (see [`Order::of_table`]).
+    pub(crate) samples: Vec<Arc<[u32]>>,
 }
 
 impl Options {
@@ -90,15 +103,16 @@ impl Cursor {
         Cursor::open(options, samples, data, None)
     }
 
-    /// A cursor at the first batch of one source whose order is a table (see [`Order::of_table`]).
+    /// A cursor at the first batch of sources whose order is a table.
     ///
     /// # Errors
     /// When an option makes no sense.
-    pub(crate) fn of_table(options: Options, table: Vec<u32>, data: [u8; 16]) -> Result<Cursor, Error> {
-        Cursor::open(options, &[table.len() as u64], data, Some(table.into()))
+    pub(crate) fn of_tables(options: Options, tables: Tables, data: [u8; 16]) -> Result<Cursor, Error> {
+        let counts: Vec<u64> = tables.samples.iter().map(|table| table.len() as u64).collect();
+        Cursor::open(options, &counts, data, Some(tables))
     }
 
-    fn open(options: Options, samples: &[u64], data: [u8; 16], table: Option<Arc<[u32]>>) -> Result<Cursor, Error> {
+    fn open(options: Options, samples: &[u64], data: [u8; 16], tables: Option<Tables>) -> Result<Cursor, Error> {
         check(&options, samples.len())?;
         let counts: Vec<u64> = samples.iter().map(|samples| options.count(*samples)).collect();
         if let Some(source) = counts.iter().position(|count| *count == 0) {
@@ -112,7 +126,7 @@ impl Cursor {
         };
         let mixture = Mixture::new(samples.len(), &stages)?;
         let split = options.split();
-        Ok(Cursor { options, split, counts, mixture, table, data, steps: 0, position: 0 })
+        Ok(Cursor { options, split, counts, mixture, tables, data, steps: 0, position: 0 })
     }
 
     /// What it was made with.
@@ -137,7 +151,8 @@ impl Cursor {
     /// last one is filled up with the first samples of the next pass, which goes on behind it: nothing is lost or repeated.
     #[must_use]
     pub fn batches(&self) -> Option<(u64, u64)> {
-        let samples = self.counts[0].saturating_mul(self.options.epochs?);
+        let one = self.blend().map_or(self.counts[0], Blend::samples);
+        let samples = one.saturating_mul(self.options.epochs?);
         let batch = u64::from(self.options.global_batch.get());
         let pass = self.position / samples;
         let first_behind = |pass: u64| pass.saturating_mul(samples).div_ceil(batch);
@@ -178,23 +193,36 @@ impl Cursor {
     pub fn samples_at(&self, positions: Range<u64>) -> Vec<Sample> {
         let mut orders: Vec<Option<(u64, Order)>> = vec![None; self.counts.len()];
         let sample = |position| {
-            let place = self.mixture.place(position);
-            let count = self.counts[place.source];
-            let (epoch, index) = (place.index / count, place.index % count);
-            let slot = &mut orders[place.source];
+            let (source, epoch, index) = self.place(position);
+            let slot = &mut orders[source];
             if slot.as_ref().is_none_or(|(known, _)| *known != epoch) {
                 // Each source has an order of its own.
-                let seed = self.options.seed.wrapping_add((place.source as u64) << 32);
-                let order = match &self.table {
-                    Some(table) => Order::of_table(Arc::clone(table)),
-                    None => Order::new(count, self.options.shuffle, seed, epoch),
+                let seed = self.options.seed.wrapping_add((source as u64) << 32);
+                let order = match &self.tables {
+                    Some(tables) => Order::of_table(Arc::clone(&tables.samples[source])),
+                    None => Order::new(self.counts[source], self.options.shuffle, seed, epoch),
                 };
                 *slot = Some((epoch, order));
             }
             let (_, order) = slot.as_ref().expect("it was just made");
-            Sample { source: place.source, epoch, number: self.split.sample(order.sample(index)) }
+            Sample { source, epoch, number: self.split.sample(order.sample(index)) }
         };
         positions.map(sample).collect()
+    }
+
+    fn blend(&self) -> Option<&Blend> {
+        self.tables.as_ref()?.blend.as_ref()
+    }
+
+    /// The source of the sample at a position, how often it was read through before, and the place in its order.
+    fn place(&self, position: u64) -> (usize, u64, u64) {
+        if let Some(blend) = self.blend() {
+            let place = blend.place(position % blend.samples());
+            return (place.source, position / blend.samples(), place.index);
+        }
+        let place = self.mixture.place(position);
+        let count = self.counts[place.source];
+        (place.source, place.index / count, place.index % count)
     }
 
     /// Changes the number of samples of a batch, from the next one on; no sample is lost or repeated.
@@ -259,11 +287,14 @@ impl Cursor {
 
     /// What the order before a position depends on, in 16 digits.
     fn order_id(&self, position: u64) -> String {
-        let Options { seed, shuffle, part, packs_documents, .. } = &self.options;
+        let Options { seed, shuffle, part, packs_documents, blend, .. } = &self.options;
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("{} {seed} {shuffle:?} {part:?}", crate::order::ORDER_VERSION).as_bytes());
         if *packs_documents {
             hasher.update(format!(" packed {PACKING_VERSION}").as_bytes());
+        }
+        if !blend.is_empty() {
+            hasher.update(format!(" {blend:?}").as_bytes());
         }
         for stage in self.mixture.past(position) {
             hasher.update(format!(" {} {:?}", stage.from, stage.weights).as_bytes());
@@ -293,7 +324,7 @@ pub(crate) fn check(options: &Options, sources: usize) -> Result<(), Error> {
     }
     match epochs {
         Some(0) => Err(Error::refused("epochs", "0 passes have no batch")),
-        Some(_) if sources > 1 => Err(Error::refused(
+        Some(_) if sources > 1 && !matches!(options.shuffle, Shuffle::Megatron(_)) => Err(Error::refused(
             "epochs",
             "a mixture has no end, since its sources end at different times: leave it out",
         )),

@@ -1,8 +1,14 @@
 //! Targets of the fuzzers (`fuzz/`): the readers of headers, indexes, manifests and states. None panics, and what they
 //! accept lies in its file.
 
+use crate::compressed;
 use crate::source::fuzz;
 use crate::state::State;
+
+/// A compressed file, behind a byte that says how.
+pub fn compressed(bytes: &[u8]) {
+    compressed::fuzz(bytes);
+}
 
 /// The beginning of a file, an index of Megatron's, MDS's or LitData's, or a manifest.
 pub fn indexes(bytes: &[u8]) {

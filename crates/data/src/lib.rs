@@ -16,6 +16,7 @@
 
 mod ahead;
 mod cache;
+mod compressed;
 mod convert;
 mod cursor;
 mod error;
@@ -25,6 +26,7 @@ pub mod fuzz;
 mod guarded;
 mod index;
 mod loader;
+mod megatron;
 pub mod order;
 mod packed;
 mod sealed;

@@ -9,7 +9,8 @@ use crate::ahead::{AT_A_TIME_MAX, Ahead, At, Plan, ranges_in};
 use crate::cache::Copy;
 use crate::cursor::{Cursor, Options, Sample, check};
 use crate::error::Error;
-use crate::order::{MEGATRON_MAX, Megatron, Shuffle};
+use crate::megatron;
+use crate::order::Shuffle;
 use crate::packed::{self, Packing, Row, position_bytes};
 use crate::source::Source;
 use crate::state::State;
@@ -55,8 +56,8 @@ impl Loader {
     pub fn new(mut sources: Vec<Source>, options: Options) -> Result<Loader, Error> {
         check(&options, sources.len())?;
         check_types(&sources)?;
-        let table = match options.shuffle {
-            Shuffle::Megatron(megatron) => Some(in_megatrons_order(&mut sources, megatron, &options)?),
+        let tables = match options.shuffle {
+            Shuffle::Megatron(order) => Some(megatron::reorder(&mut sources, order, &options)?),
             _ => None,
         };
         let packed = if options.packs_documents { sources.as_slice() } else { &[] };
@@ -75,8 +76,8 @@ impl Loader {
             return Err(Error::refused("sequence_length", problem));
         }
         let id = data_id(&sources);
-        let cursor = match table {
-            Some(table) => Cursor::of_table(options, table, id)?,
+        let cursor = match tables {
+            Some(tables) => Cursor::of_tables(options, tables, id)?,
             None => Cursor::new(options, &counts, id)?,
         };
         let loss_weight = cursor.loss_weight();
@@ -379,32 +380,6 @@ fn ahead_of(sources: &[Source]) -> Result<Option<Ahead>, Error> {
 /// next sample's first. What is less at the end is left out.
 fn samples_of(source: &Source, options: &Options) -> u64 {
     source.tokens().saturating_sub(1) / u64::from(options.sequence_length.get())
-}
-
-/// Makes the only source the stream that Megatron-Core reads, and returns the order of its samples.
-fn in_megatrons_order(sources: &mut [Source], megatron: Megatron, options: &Options) -> Result<Vec<u32>, Error> {
-    let refused = |problem: String| Error::refused("shuffle", problem);
-    let [source] = sources else {
-        return Err(refused("Megatron's order is of one source: its blends aren't read".to_owned()));
-    };
-    if options.part.is_some() || options.packs_documents || options.epochs != Some(1) {
-        return Err(refused("Megatron's order has a split and passes of its own, and packs nothing".to_owned()));
-    }
-    let seed =
-        u32::try_from(options.seed).map_err(|_| refused(format!("seed {} has more than 32 bits", options.seed)))?;
-    let Some(documents) = source.documents() else {
-        return Err(refused(format!("{} doesn't say where its documents end", source.path().display())));
-    };
-    if megatron.documents().is_empty() || u64::from(megatron.end) > documents {
-        let problem = format!("documents {} to {} aren't among its {documents}", megatron.first, megatron.end);
-        return Err(refused(format!("{}: {problem}", source.path().display())));
-    }
-    let ours = source.document_lengths_from(megatron.first.into()).take(megatron.documents().len());
-    let order = megatron.order(ours.sum(), options.sequence_length.get(), seed).ok_or_else(|| {
-        refused(format!("{} gives no sample in Megatron's order, or more than {MEGATRON_MAX}", source.path().display()))
-    })?;
-    source.reorder(&order.documents)?;
-    Ok(order.samples)
 }
 
 fn check_types(sources: &[Source]) -> Result<(), Error> {

@@ -297,12 +297,14 @@ fn what_the_real_writers_write_is_read() {
     let mds = open("mds");
     assert_eq!(tokens(&mds), all[..128]);
     let unpacked = tempfile::tempdir().unwrap();
-    for name in ["mds-zstd", "mds-gz"] {
-        let read = || Source::open_unpacking(&folder.join(name), None, unpacked.path()).unwrap();
-        assert_eq!(tokens(&read()), all[..128], "{name}");
+    let (mds, litdata) = (all[..128].to_vec(), all);
+    let compressed = ["zstd", "gz", "br", "bz2", "snappy"].map(|by| (format!("mds-{by}"), &mds));
+    for (name, expected) in compressed.into_iter().chain([("litdata-zstd".to_owned(), &litdata)]) {
+        let read = || tokens(&Source::open_unpacking(&folder.join(&name), None, unpacked.path()).unwrap());
+        assert_eq!(read(), *expected, "{name}");
         let there = || fs::read_dir(unpacked.path()).unwrap().count();
         let before = there();
-        assert_eq!((tokens(&read()), there()), (all[..128].to_vec(), before), "nothing is unpacked twice");
+        assert_eq!((read(), there()), (expected.clone(), before), "nothing is unpacked twice");
     }
     let refused = refusal(&folder.join("mds-zstd"), None);
     assert!(refused.contains("shard.00000.mds.zstd is compressed, and there is no folder"), "{refused}");

@@ -51,6 +51,7 @@ fn options(shuffle: Shuffle, rank: u32, ranks: u32) -> Options {
         shuffle,
         part: None,
         stages: Vec::new(),
+        blend: Vec::new(),
         epochs: Some(1),
         rank,
         world_size: nonzero(ranks),

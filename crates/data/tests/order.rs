@@ -27,6 +27,7 @@ fn options(seed: u64, global_batch: u32) -> Options {
         shuffle: Shuffle::Blocks { block: nonzero(4), window: nonzero(5) },
         part: None,
         stages: Vec::new(),
+        blend: Vec::new(),
         epochs: None,
         rank: 0,
         world_size: nonzero(1),

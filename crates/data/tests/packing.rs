@@ -23,6 +23,7 @@ fn options(global_batch: u32, rank: u32, world_size: u32) -> Options {
         shuffle: Shuffle::Blocks { block: nonzero(4), window: nonzero(6) },
         part: None,
         stages: Vec::new(),
+        blend: Vec::new(),
         epochs: Some(1),
         rank,
         world_size: nonzero(world_size),

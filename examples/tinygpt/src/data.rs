@@ -44,6 +44,7 @@ impl Data {
             shuffle: Shuffle::Global,
             part: None,
             stages: Vec::new(),
+            blend: Vec::new(),
             epochs: None,
             rank,
             world_size: nonzero(world_size),

@@ -51,6 +51,7 @@ pub(crate) fn run(args: &BenchArgs, is_json: bool) -> Result<(), Failure> {
         shuffle: Shuffle::default(),
         part: None,
         stages: Vec::new(),
+        blend: Vec::new(),
         epochs: None,
         rank: 0,
         world_size: NonZeroU32::MIN,

@@ -47,13 +47,16 @@ pub(super) fn find(cache: &Cache, url: &str) -> Result<Fetched, Error> {
     datasets::list(cache, &place.address(), &copies)?;
     let copies = copies.into_iter().map(|copy| (copy.item().name.clone(), Arc::new(copy))).collect();
     let found = Fetched { path, bytes, cache: cache.clone(), place, fetched, copies };
-    let is_read_in_parts = |name: &str| {
-        let end = Path::new(name).extension().and_then(|end| end.to_str());
-        end.is_some_and(|end| READ_IN_PARTS.contains(&end))
-    };
     let at_once = found.copies.values().filter(|copy| !is_read_in_parts(&copy.item().name));
     found.fetch(at_once, &|_| {})?;
     Ok(found)
+}
+
+/// Reports whether an object of this name is read in parts. LitData's compressed chunks are `NAME.zstd.bin` or `NAME.zstd:4.bin`.
+fn is_read_in_parts(name: &str) -> bool {
+    let (stem, end) = name.rsplit_once('.').unwrap_or((name, ""));
+    let is_compressed = stem.rsplit_once('.').is_some_and(|(_, how)| how.starts_with("zstd"));
+    READ_IN_PARTS.contains(&end) && !is_compressed
 }
 
 impl Fetched {

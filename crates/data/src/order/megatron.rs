@@ -2,7 +2,7 @@
 //! for those who go on with one of its runs.
 //!
 //! It shuffles the documents of all passes together, reads them as one stream, cuts that into samples, and shuffles the samples. A last
-//! pass of which less than four fifths are read is shuffled apart. All draws come from one generator, numpy's `RandomState`: the
+//! pass of which less than four fifths are read is shuffled apart. Each source of a blend is read so ([`Blend`](super::Blend)). All draws come from one generator, numpy's `RandomState`: the
 //! Mersenne Twister, of whose numbers `shuffle` masks the lowest bits and leaves out those that are too large
 //! (`random_interval` in
 //! <https://github.com/numpy/numpy/blob/main/numpy/random/src/distributions/distributions.c>).
@@ -16,15 +16,18 @@ pub const MEGATRON_MAX: u64 = u32::MAX as u64 - 2;
 /// Less of the last pass than this share of it is shuffled apart.
 const SHARE_OF_LAST: f64 = 0.80;
 
-/// Which documents are read, and for how many samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What of each source is read, and for how many samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Megatron {
-    /// The first document.
-    pub first: u32,
-    /// The document behind the last.
-    pub end: u32,
+    /// The share of its documents at which the part begins.
+    pub begin: f64,
+    /// The share of its documents at which the part ends.
+    pub end: f64,
     /// Samples of the whole run: steps times the global batch. One pass if there are none.
     pub samples: Option<u64>,
+    /// By how much more each source of a blend is read than its share of these samples, as its share of that. Megatron-Core's
+    /// `mid_level_dataset_surplus`, which is 0.005.
+    pub surplus: f64,
 }
 
 /// The order of a run.
@@ -37,21 +40,31 @@ pub struct MegatronOrder {
 }
 
 impl Megatron {
-    /// Returns the documents as a range.
+    /// Returns the documents that are read of so many, rounded as Python does.
     #[must_use]
-    pub fn documents(self) -> Range<u32> {
-        self.first..self.end
+    pub fn documents(self, of: u64) -> Range<u32> {
+        let at = |share: f64| at_share(share, of);
+        at(self.begin)..at(self.end)
     }
+}
 
-    /// Returns the order, for documents that have so many tokens together; none without a whole sample, or with too many.
+impl MegatronOrder {
+    /// Returns the order of these documents, which have so many tokens together, for so many samples or one pass; none without a whole
+    /// sample, or with too many.
     #[must_use]
-    pub fn order(self, tokens: u64, sequence_length: u32, seed: u32) -> Option<MegatronOrder> {
+    pub fn new(
+        of: &Range<u32>,
+        tokens: u64,
+        samples: Option<u64>,
+        sequence_length: u32,
+        seed: u32,
+    ) -> Option<MegatronOrder> {
         let length = u64::from(sequence_length);
         let samples_of = |passes: u64| (passes * tokens).saturating_sub(1) / length;
         // Enough tokens for the samples and the label behind the last.
-        let wanted = self.samples.map_or(Some(1), |samples| samples.checked_mul(length)?.checked_add(1))?;
+        let wanted = samples.map_or(Some(1), |samples| samples.checked_mul(length)?.checked_add(1))?;
         let passes = wanted.div_ceil(tokens.max(1)).max(1);
-        let documents = passes.checked_mul(u64::from(self.end.saturating_sub(self.first)))?;
+        let documents = passes.checked_mul(of.len() as u64)?;
         tokens.checked_mul(passes)?;
         let all = samples_of(passes);
         if all == 0 || all > MEGATRON_MAX || documents > MEGATRON_MAX {
@@ -59,15 +72,16 @@ impl Megatron {
         }
         let before_last = samples_of(passes - 1);
         let is_apart = passes > 1 && {
-            let of_last = self.samples.unwrap_or(0).saturating_sub(before_last);
+            let of_last = samples.unwrap_or(0).saturating_sub(before_last);
             of_last < share(samples_of(1))
         };
         let mut random = Mt::new(seed);
         let together = if is_apart { passes - 1 } else { passes };
-        let mut documents = self.repeated(together);
+        let repeated = |passes: u64| -> Vec<u32> { (0..passes).flat_map(|_| of.clone()).collect() };
+        let mut documents = repeated(together);
         shuffle(&mut documents, &mut random);
         if is_apart {
-            let mut last = self.repeated(1);
+            let mut last = repeated(1);
             shuffle(&mut last, &mut random);
             documents.append(&mut last);
         }
@@ -82,10 +96,6 @@ impl Megatron {
         }
         Some(MegatronOrder { documents, samples })
     }
-
-    fn repeated(self, passes: u64) -> Vec<u32> {
-        (0..passes).flat_map(|_| self.documents()).collect()
-    }
 }
 
 /// Returns Megatron-Core's share of a pass, which it rounds down.
@@ -97,6 +107,16 @@ impl Megatron {
 )]
 fn share(samples: u64) -> u64 {
     (SHARE_OF_LAST * samples as f64) as u64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "as Python's round"
+)]
+fn at_share(share: f64, documents: u64) -> u32 {
+    (share * documents as f64).round_ties_even() as u32
 }
 
 /// Shuffles as numpy's `RandomState.shuffle` does.
@@ -119,7 +139,7 @@ mod tests {
     use super::*;
 
     fn order(end: u32, tokens: u64, sequence_length: u32, samples: Option<u64>) -> Option<MegatronOrder> {
-        Megatron { first: 0, end, samples }.order(tokens, sequence_length, 1234)
+        MegatronOrder::new(&(0..end), tokens, samples, sequence_length, 1234)
     }
 
     /// As numpy 2.4 shuffles ranges of 10 and of 17 numbers, one after the other, with RandomState(1234).

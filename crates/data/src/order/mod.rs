@@ -5,6 +5,7 @@
 //! This order is a stored format: a checkpoint holds only a position in it. A change needs a new [`ORDER_VERSION`].
 
 mod bijection;
+mod blend;
 mod megatron;
 mod mix;
 mod mixture;
@@ -16,6 +17,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bijection::Bijection;
+pub use blend::{Blend, normalized, share_of};
 pub use megatron::{MEGATRON_MAX, Megatron, MegatronOrder};
 use mix::mix;
 pub use mixture::{Mixture, MixtureError, Place, SOURCES_MAX, Stage};
@@ -32,7 +34,7 @@ pub const BLOCK_SAMPLES: u32 = 256;
 pub const WINDOW_BLOCKS: u32 = 512;
 
 /// How the samples of an epoch are ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shuffle {
     /// As they lie.
     None,

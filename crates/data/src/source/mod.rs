@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cache::{Copy, Fetched};
+use crate::compressed::Compression;
 use crate::error::Error;
 use crate::index::FILES_MAX;
 use crate::index::native::MANIFEST;
@@ -25,6 +26,7 @@ use crate::index::rows::INDEX;
 use crate::sealed::BLOCK_BYTES;
 use crate::token_type::{TokenType, Width};
 pub use unpacked::unpacked;
+use unpacked::unpacked_by;
 
 use layout::Layout;
 use mapped::Mapped;
@@ -78,10 +80,10 @@ impl Files<'_> {
     }
 
     /// Opens what a compressed file holds, at most `bytes_max`.
-    pub(crate) fn open_unpacked(&self, path: &Path, bytes_max: u64) -> Result<Mapped, Error> {
+    pub(crate) fn open_unpacked(&self, path: &Path, compression: Compression, bytes_max: u64) -> Result<Mapped, Error> {
         let problem = || format!("{} is compressed, and there is no folder for what it holds", path.display());
         let folder = self.unpacked.ok_or_else(|| Error::refused("cache", problem()))?;
-        Mapped::open(&unpacked(path, folder, Some(bytes_max))?)
+        Mapped::open(&unpacked_by(compression, path, folder, bytes_max)?)
     }
 }
 

@@ -1,8 +1,9 @@
-//! Folders of shards with an `index.json`: MosaicML Streaming's shards (MDS, version 2), also compressed ones, and LitData's chunks
-//! of tokens. The stream is their rows, one after the other.
+//! Folders of shards with an `index.json`: MosaicML Streaming's shards (MDS, version 2) and LitData's chunks of tokens, also compressed
+//! ones. The stream is their rows, one after the other.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use crate::compressed::Compression;
 use crate::error::Error;
 use crate::index::INDEX_BYTES_MAX;
 use crate::index::rows::{Chunk, Config, INDEX, Index, Raw, Shard, is_plain, parse};
@@ -14,8 +15,14 @@ use crate::token_type::TokenType;
 /// The columns that hold tokens, where there are several.
 const COLUMNS: [&str; 3] = ["tokens", "input_ids", "text"];
 
-/// How shards may be compressed: the word for it, which a level may follow, and the end of their names.
-const COMPRESSIONS: [(&str, &str); 2] = [("zstd", ".zstd"), ("gz", ".gz")];
+/// How shards may be compressed: the word for it, which a level may follow.
+const COMPRESSIONS: [(&str, Compression); 5] = [
+    ("zstd", Compression::Zstd),
+    ("gz", Compression::Gzip),
+    ("br", Compression::Brotli),
+    ("bz2", Compression::Bzip2),
+    ("snappy", Compression::Snappy),
+];
 
 /// Reads a folder by its `index.json`.
 pub(crate) fn read(files: &Files<'_>, folder: &Path) -> Result<Layout, Error> {
@@ -41,10 +48,20 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Opens a file of the folder; nothing outside of it.
+    /// Opens a file of the folder.
     fn open(&self, name: &str) -> Result<Mapped, Error> {
+        self.files.open(&self.path(name)?)
+    }
+
+    /// Opens what a compressed file of the folder holds.
+    fn open_unpacked(&self, name: &str, compression: Compression, bytes_max: u64) -> Result<Mapped, Error> {
+        self.files.open_unpacked(&self.path(name)?, compression, bytes_max)
+    }
+
+    /// Returns where a file of the folder is; nothing outside of it is one.
+    fn path(&self, name: &str) -> Result<PathBuf, Error> {
         if is_plain(name) {
-            return self.files.open(&self.folder.join(name));
+            return Ok(self.folder.join(name));
         }
         Err(Error::malformed(self.index, 0, format!("{name:?} is no name of a file in this folder")))
     }
@@ -54,21 +71,23 @@ impl Place<'_> {
         let Raw { basename, bytes } = &shard.raw_data;
         let Some(compression) = &shard.compression else { return sized(self.open(basename)?, *bytes) };
         let bad = |problem: String| Err(Error::malformed(self.index, 0, problem));
-        let word = compression.split(':').next().unwrap_or_default();
-        let Some((_, end)) = COMPRESSIONS.iter().find(|(known, _)| *known == word) else {
+        let Some(known) = compression_of(compression) else {
             return bad(format!(
-                "shard {basename} is compressed by {compression}: zstd and gz are read; write it with one of them"
+                "shard {basename} is compressed by {compression}: zstd, gz, br, bz2 and snappy are read; write it with one of them"
             ));
         };
         let Some(Raw { basename: name, bytes: compressed }) = &shard.zip_data else {
             return bad(format!("shard {basename} is compressed by {compression}, and has no zip_data"));
         };
-        if !name.ends_with(end) {
-            return bad(format!("shard {name} is compressed by {compression}, and its name doesn't end with {end}"));
-        }
         sized(self.open(name)?, *compressed)?;
-        sized(self.files.open_unpacked(&self.folder.join(name), *bytes)?, *bytes)
+        sized(self.open_unpacked(name, known, *bytes)?, *bytes)
     }
+}
+
+/// Returns how something is compressed by the word for it; none for others than are read.
+fn compression_of(said: &str) -> Option<Compression> {
+    let word = said.split(':').next().unwrap_or_default();
+    COMPRESSIONS.iter().find(|(known, _)| *known == word).map(|(_, compression)| *compression)
 }
 
 /// Refuses a file that hasn't as many bytes as the index says.
@@ -200,9 +219,16 @@ fn size_of(encoding: &str) -> Option<usize> {
 
 fn litdata(place: &Place<'_>, chunks: &[Chunk], config: &Config) -> Result<Layout, Error> {
     let bad = |problem: String| Err(Error::malformed(place.index, 0, problem));
-    if config.compression.is_some() || config.encryption.as_ref().is_some_and(|how| !how.is_null()) {
-        return bad("its chunks are compressed or encrypted: only plain ones are read as they lie".to_owned());
+    if config.encryption.as_ref().is_some_and(|how| !how.is_null()) {
+        return bad("its chunks are encrypted: write it without".to_owned());
     }
+    let compression = match &config.compression {
+        None => None,
+        Some(said) => match compression_of(said) {
+            Some(Compression::Zstd) => Some(Compression::Zstd),
+            _ => return bad(format!("its chunks are compressed by {said}: zstd is read; write it with that")),
+        },
+    };
     let format = config.data_format.as_deref().unwrap_or_default();
     let data_type = match format {
         [one] => litdata_type(one),
@@ -218,7 +244,10 @@ fn litdata(place: &Place<'_>, chunks: &[Chunk], config: &Config) -> Result<Layou
         };
         // A chunk begins with the count of its items and their offsets.
         let head = (u64::from(chunk.chunk_size) + 2) * 4;
-        let file = place.open(&chunk.filename)?;
+        let file = match compression {
+            None => place.open(&chunk.filename)?,
+            Some(compression) => place.open_unpacked(&chunk.filename, compression, chunk.chunk_bytes)?,
+        };
         let bytes = tokens.checked_mul(data_type.bytes() as u64);
         let found = file.len() as u64;
         if bytes.and_then(|bytes| bytes.checked_add(head)) != Some(found) {

@@ -1,19 +1,15 @@
 //! Files of text: jsonl, one document a line, and plain text, one document a file; each may be compressed by gzip or zstd,
 //! which the name's end says. A document is read as its bytes and its place; what they mean is up to others.
 
-mod compressed;
-
-use std::io::{BufRead as _, Read as _, Write as _};
+use std::io::{BufRead as _, Read as _};
 use std::path::{Path, PathBuf};
 
+use crate::compressed::{Compression, Opened};
 use crate::error::Error;
 use crate::index::FILES_MAX;
-use compressed::{Compression, Opened};
 
 /// The longest document, uncompressed: a line of jsonl, or a plain text.
 pub const DOCUMENT_BYTES_MAX: u64 = 256 << 20;
-/// Bytes that are unpacked at once.
-const UNPACKED_AT_ONCE: usize = 1 << 20;
 
 /// A file of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,34 +21,6 @@ pub struct TextFile {
     compression: Compression,
     /// Its bytes on disk.
     pub bytes: u64,
-}
-
-/// Writes what a file holds that is compressed by gzip or zstd, which its name's end says, to another file.
-///
-/// # Errors
-/// When it can't be read or decompressed, holds more than `bytes_max`, or the disk fails.
-pub(crate) fn unpack(path: &Path, to: &Path, bytes_max: u64) -> Result<(), Error> {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let mut opened = Opened::open(path, Compression::of_name(name).1)?;
-    let mut out = std::fs::File::create(to).map_err(Error::io("make", to))?;
-    let (mut room, mut written) = (vec![0; UNPACKED_AT_ONCE], 0);
-    loop {
-        let read = opened.read(&mut room).map_err(|error| {
-            let problem = format!("what it holds can't be read behind byte {written}: {error}");
-            Error::Malformed { path: path.to_owned(), offset: opened.read_on_disk(), problem }
-        })?;
-        if read == 0 {
-            // It gets its name afterwards, which a power failure mustn't leave to a file without its bytes.
-            out.sync_data().map_err(Error::io("sync", to))?;
-            return Ok(());
-        }
-        written += read as u64;
-        if written > bytes_max {
-            let problem = format!("it holds more than the {bytes_max} bytes that it should: copy it again");
-            return Err(Error::Malformed { path: path.to_owned(), offset: opened.read_on_disk(), problem });
-        }
-        out.write_all(&room[..read]).map_err(Error::io("write", to))?;
-    }
 }
 
 /// How documents lie in a file of text.
