@@ -26,7 +26,7 @@ pub mod fuzz;
 mod guarded;
 mod index;
 mod loader;
-mod megatron;
+mod megatron_run;
 pub mod order;
 mod packed;
 mod sealed;

@@ -9,7 +9,7 @@ use crate::ahead::{AT_A_TIME_MAX, Ahead, At, Plan, ranges_in};
 use crate::cache::Copy;
 use crate::cursor::{Cursor, Options, Sample, check};
 use crate::error::Error;
-use crate::megatron;
+use crate::megatron_run;
 use crate::order::Shuffle;
 use crate::packed::{self, Packing, Row, position_bytes};
 use crate::source::Source;
@@ -57,7 +57,7 @@ impl Loader {
         check(&options, sources.len())?;
         check_types(&sources)?;
         let tables = match options.shuffle {
-            Shuffle::Megatron(order) => Some(megatron::reorder(&mut sources, order, &options)?),
+            Shuffle::Megatron(order) => Some(megatron_run::reorder(&mut sources, order, &options)?),
             _ => None,
         };
         let packed = if options.packs_documents { sources.as_slice() } else { &[] };
