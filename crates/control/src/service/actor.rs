@@ -320,6 +320,7 @@ impl Actor {
                 self.start_launch(gang);
             }
             batch.notices.into_iter().for_each(|notice| self.send(notice));
+            self.tell_ended(&batch.ended);
         }
         if outcome.is_ok() && !needs_commit {
             self.tidy_journal();

@@ -36,6 +36,8 @@ pub(super) struct Batch {
     pub(super) launches: Vec<Vec<SupervisorSpec>>,
     /// Notices to send after the commit.
     pub(super) notices: Vec<Delivery>,
+    /// Jobs that have ended with this commit.
+    pub(super) ended: Vec<JobId>,
     /// Read-model rows may not wait any longer, because the service starts or stops.
     pub(super) must_commit: bool,
 }

@@ -51,9 +51,10 @@ mod watch;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use gangline_base::{Money, Submitter, Timestamp};
+use gangline_base::{JobId, Money, Submitter, Timestamp};
 use gangline_execution::launcher::Launcher;
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::{Configuration, Limits};
@@ -109,6 +110,8 @@ pub struct Options {
     pub agent_every: Option<Duration>,
     /// Delivers notices of jobs; without it nobody is told.
     pub courier: Option<Courier>,
+    /// Is told which jobs have ended, after that is durable. One that doesn't keep up misses some.
+    pub ended: Option<SyncSender<JobId>>,
     /// Heartbeat, lease and orphan times.
     pub timing: Timing,
 }

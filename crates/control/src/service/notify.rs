@@ -1,9 +1,10 @@
 //! Tells people and programs outside when a job starts or ends, after that is durable.
 
-use gangline_base::{Notify, Occasion, Timestamp};
+use gangline_base::{JobId, Notify, Occasion, Timestamp};
 use gangline_orchestration::{Decision, Fate};
 use gangline_store::model::JobRecord;
 use serde_json::{Value, json};
+use tracing::warn;
 
 use super::Error;
 use super::actor::Actor;
@@ -25,6 +26,9 @@ impl Actor {
 
     /// Queues the notices that follow from a decision, which the job's record has followed already.
     pub(super) fn tell(&self, now: Timestamp, decision: &Decision, batch: &mut Batch) {
+        if let Decision::End { job, .. } = decision {
+            batch.ended.push(*job);
+        }
         let occasions = occasions(decision);
         let Some(record) = self.records.get(&decision.job()).filter(|_| !occasions.is_empty()) else { return };
         let notify = record.notify();
@@ -34,6 +38,15 @@ impl Actor {
         let message = message(now, *occasion, record);
         let notices = webhook.into_iter().chain(email).map(|to| Delivery { to, message: message.clone() });
         batch.notices.extend(notices);
+    }
+
+    /// Passes on which jobs have ended, to whoever asked for it.
+    pub(super) fn tell_ended(&self, jobs: &[JobId]) {
+        let Some(asked) = &self.options.ended else { return };
+        let missed = jobs.iter().filter(|job| asked.try_send(**job).is_err()).count();
+        if missed > 0 {
+            warn!(missed, "ends of jobs come faster than their traces can be made");
+        }
     }
 
     pub(super) fn send(&self, notice: Delivery) {
@@ -96,8 +109,6 @@ fn body(occasion: Occasion, record: &JobRecord, (state, text): (&str, String)) -
 
 #[cfg(test)]
 mod tests {
-    use gangline_base::JobId;
-
     use super::*;
 
     #[test]

@@ -143,7 +143,7 @@ fn diagnosis_to_api(diagnosis: &DiagnosisRecord) -> Diagnosis {
     }
 }
 
-fn describe(cause: &FaultCauseRecord) -> String {
+pub(super) fn describe(cause: &FaultCauseRecord) -> String {
     match cause {
         FaultCauseRecord::Exit { code } => format!("exited with code {code}"),
         FaultCauseRecord::Signal { signal } => format!("killed by signal {signal}"),

@@ -4,6 +4,7 @@
 
 mod cost;
 mod job;
+mod lifecycle;
 mod logs;
 mod parts;
 mod recovery;
@@ -18,6 +19,7 @@ pub use cost::By;
 pub(crate) use job::history_to_api;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use job::{Texts, to_api};
+pub use lifecycle::{Fact, LifeSpan};
 pub use logs::{LogKind, NoLog, RankLog};
 pub(crate) use parts::state;
 #[cfg(test)]

@@ -47,12 +47,12 @@ fn recovery(failed: &AttemptRecord, next: &AttemptRecord) -> Option<Recovery> {
     })
 }
 
-fn last_end(attempt: &AttemptRecord) -> Option<Timestamp> {
+pub(super) fn last_end(attempt: &AttemptRecord) -> Option<Timestamp> {
     attempt.shares.iter().filter_map(|share| share.ended_at().map(Timestamp::from_unix_nanos)).max()
 }
 
 /// Returns the gang's marks: the gang has started, restored and stepped when its last node has.
-fn marks_of(attempt: &AttemptRecord) -> MarksRecord {
+pub(super) fn marks_of(attempt: &AttemptRecord) -> MarksRecord {
     let marks = || attempt.shares.iter().filter_map(ShareRecord::marks);
     MarksRecord {
         ranks_started: marks().filter_map(|m| m.ranks_started).max(),

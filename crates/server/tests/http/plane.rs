@@ -157,6 +157,7 @@ fn options(
         notice_source: None,
         agent_every: None,
         courier: None,
+        ended: None,
         timing: Timing::default(),
     }
 }

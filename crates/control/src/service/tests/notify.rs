@@ -1,5 +1,7 @@
 //! Notices of jobs: posted to a real HTTP server, after they are durable.
 
+use std::time::Duration;
+
 use gangline_base::{EmailAddress, JobId, JobSpec, Notify, Occasion, WebhookUrl};
 use gangline_execution::protocol::{FaultCause, Outcome};
 
@@ -8,6 +10,9 @@ use super::super::handle::Request;
 use super::supervisor::fault;
 use super::{Supervisor, World, spec};
 use crate::delivery::tests::{PATIENCE, courier, http_server};
+use crate::views::{Fact, LifeSpan};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 fn telling(url: &str, on: &[Occasion]) -> JobSpec {
     let webhook = Some(WebhookUrl::new(url).expect("a URL"));
@@ -55,4 +60,38 @@ fn an_address_is_refused_where_nothing_can_be_mailed() {
     let spec = Box::new(JobSpec { notify, ..spec("a", 1, 1) });
     let refused = world.ask(|reply| Request::Submit { spec, reply });
     assert_eq!(refused.map(drop), Err(Error::NoMailServer(email)));
+}
+
+/// Whoever asked is told of ends, and a job's life is spans that lie in those that they are a part of.
+#[test]
+fn ends_are_told_and_a_life_has_the_phases_that_the_attempts_came_to() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.stop();
+    let (asked, ended) = std::sync::mpsc::sync_channel(2);
+    world.ended = Some(asked);
+    world.open().expect("the folder opens");
+    let job = world.submit(spec("a", 1, 1));
+    let (placed, now) = (world.launch().remove(0), world.now);
+    Supervisor::new(&placed, now).steps(now, 1).tell(&mut world);
+    assert_eq!(world.life(job), None, "it goes on");
+    world.pass(SECOND);
+    let now = world.now;
+    Supervisor::new(&placed, now).ends(now, fault(FaultCause::Signal { signal: 9 }, now)).tell(&mut world);
+    world.pass(SECOND);
+    let (placed, now) = (world.launch().remove(0), world.now);
+    Supervisor::new(&placed, now).ends(now, Outcome::Succeeded).tell(&mut world);
+    assert_eq!(ended.try_iter().collect::<Vec<_>>(), [job]);
+    let life = world.life(job).expect("it has ended");
+    let names: Vec<&str> = life.iter().map(|span| span.name).collect();
+    let (first, second) = names.split_at(names.iter().rposition(|name| *name == "queue").expect("it waited twice"));
+    assert_eq!(first[..4], ["job", "queue", "attempt", "start"], "{names:?}");
+    assert_eq!(second[..2], ["queue", "attempt"], "{names:?}");
+    for span in &life[1..] {
+        let parent = &life[span.parent.expect("only the job has none")];
+        assert!(parent.from <= span.from && span.to <= parent.to, "{span:?} in {parent:?}");
+    }
+    let attempts: Vec<&LifeSpan> = life.iter().filter(|span| span.name == "attempt").collect();
+    let (_, facts) = attempts[0].fault.as_ref().expect("a signal ended it");
+    assert!(facts.contains(&("cause", Fact::Text("killed by signal 9".to_owned()))), "{facts:?}");
+    assert!(attempts[0].failure.is_some() && attempts[1].failure.is_none() && life[0].failure.is_none());
 }

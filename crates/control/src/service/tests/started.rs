@@ -67,6 +67,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         notice_source: None,
         agent_every: None,
         courier: None,
+        ended: None,
         timing: Timing::default(),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use super::super::looks::{LOOKS_MAX, Look, carry_out};
 use super::super::{Error, Options, StartError, SurveyOptions, Timing};
 use crate::delivery::Courier;
 use crate::secret::Secrets;
-use crate::views::{Texts, to_api};
+use crate::views::{LifeSpan, Texts, Views, to_api};
 use gangline_store::model::Booked;
 use gangline_store::ports::Queries as _;
 use gangline_store::{db, ports};
@@ -104,6 +104,7 @@ pub(super) struct World {
     pub(super) survey: Option<SurveyOptions>,
     /// Delivers notices, if a test wants them delivered.
     pub(super) courier: Option<Courier>,
+    pub(super) ended: Option<SyncSender<JobId>>,
     pub(super) sharing: Configuration,
     pub(super) journal: db::Options,
     pub(super) now: Timestamp,
@@ -196,6 +197,7 @@ impl World {
             nodes: nodes.iter().map(|(name, slots)| node(name, *slots)).collect(),
             survey: None,
             courier: None,
+            ended: None,
             sharing: Configuration::default(),
             journal,
             now: Timestamp::from_unix_nanos(1_700_000_000_000_000_000),
@@ -228,6 +230,7 @@ impl World {
             notice_source: None,
             agent_every: None,
             courier: self.courier.clone(),
+            ended: self.ended.clone(),
             timing: Timing::default(),
         }
     }
@@ -313,6 +316,7 @@ impl World {
             nodes,
             survey,
             courier,
+            ended: None,
             sharing,
             journal,
             now,
@@ -418,6 +422,12 @@ impl World {
         let reader = self.actor().journal.reader();
         let found = reader.job(job).expect("the read models are readable");
         found.map(|(record, booked)| (to_api(Path::new("/data"), &record, &booked, Texts::Whole), booked))
+    }
+
+    /// Returns the spans of a job that has ended.
+    pub(super) fn life(&mut self, job: JobId) -> Option<Vec<LifeSpan>> {
+        let views = Views::new(self.actor().journal.reader(), "/data".into());
+        views.life(job).expect("the read models are readable")
     }
 
     pub(super) fn show(&mut self, job: JobId) -> api::Job {
