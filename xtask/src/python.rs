@@ -26,7 +26,7 @@ const WORKSPACE: [&str; 8] = [
     "--message-format=json-render-diagnostics",
 ];
 /// What the tests run against.
-const PACKAGES: [&str; 19] = [
+const PACKAGES: [&str; 20] = [
     MATURIN,
     TORCH,
     "numpy>=2,<3",
@@ -50,6 +50,8 @@ const PACKAGES: [&str; 19] = [
     // Write what is imported.
     "tensorboard>=2.18",
     "wandb>=0.20",
+    // A collector of OpenTelemetry.
+    "rotel==0.0.1a15",
     // Grafana's schema of dashboards.
     "grafana-foundation-sdk==1769699998!10.1.0",
 ];

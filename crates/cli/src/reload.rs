@@ -61,6 +61,7 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("artifacts", before.artifacts != now.artifacts),
         ("smtp", before.smtp != now.smtp),
         ("remote_write", before.remote_write != now.remote_write),
+        ("otlp", before.otlp != now.otlp),
         ("code", before.snapshot_max != now.snapshot_max),
     ];
     parts.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()).collect()

@@ -183,17 +183,17 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         notice_source: args.spot_notice.clone(),
         agent_every: chosen.has_nodes.then(|| agent_every(args)).flatten(),
         courier: Some(courier::start(config.smtp.as_ref(), path.as_deref())?),
+        ended: elsewhere.ended(),
         timing: timing(args),
     };
     // The port comes before the journal: whoever holds the folder keeps its endpoint file.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let refused = |error| listen_failure(&journal_folder, options.journal, listening.address, &error);
     let listener = runtime.block_on(bind(&listening)).map_err(refused)?;
-    let (port, user) = (listener.local_addr()?.port(), options.user.clone());
+    let (port, user, code_max) = (listener.local_addr()?.port(), options.user.clone(), config.snapshot_max);
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
     let (socket, listening) = bind_socket(&runtime, &folder, listening)?;
-    let (url, budgets) = (listening.url(port), alert_setup.budgets.clone());
-    let (code, visits) = (CodeStore::new(&folder, config.snapshot_max), Visits::default());
+    let (url, budgets, visits) = (listening.url(port), alert_setup.budgets.clone(), Visits::default());
     publish_in(&folder, &url, &listening)?;
     let beside = Beside::start(&folder, &config.retention, elsewhere, &service)?;
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
@@ -210,9 +210,9 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         folder: folder.clone(),
         hosts,
         at_hand: AtHand::default(),
-        code,
+        code: CodeStore::new(&folder, code_max),
         series: beside.series(),
-        remote_write: beside.remote_write(),
+        exports: beside.exports(),
         tracking: beside.tracking(),
         alerts: reloading.alerts.clone(),
         templates: Templates::of(&folder),
@@ -222,8 +222,8 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         read_configuration: reloading.read.clone(),
     };
     let (stop_http, http) = spawn_server(runtime, doors, app)?;
-    let _agent = OwnAgent::start(&folder, &names, args.agent_every)?;
-    Ok(Running { url, visits, service, beside, alerts, budgets: watch, reloading, _agent, stop_http, http })
+    let agent = OwnAgent::start(&folder, &names, args.agent_every)?;
+    Ok(Running { url, visits, service, beside, alerts, budgets: watch, reloading, _agent: agent, stop_http, http })
 }
 
 /// Returns how alerts are set up, and the places elsewhere.

@@ -17,7 +17,7 @@ use gangline_telemetry::series;
 
 use super::App;
 use super::error::ApiError;
-use super::remote_write::Status;
+use super::export::{Handle, Kind as Exported, Status};
 
 /// Queues that have samples of their own; further ones are left out and counted.
 const QUEUES_MAX: usize = 500;
@@ -98,7 +98,7 @@ pub(super) async fn scrape(State(app): State<Arc<App>>, headers: HeaderMap) -> R
     families.extend(of_nodes(&nodes.nodes));
     families.extend(of_queues(&queues.queues));
     families.extend(of_series(&app.series.summary()));
-    families.extend(of_remote_write(app.remote_write.status()));
+    families.extend(app.exports.iter().flat_map(of_export));
     families.extend(of_alerts(&app.alerts.list()));
     let mut text = String::new();
     families.iter().filter(|family| !family.samples.is_empty()).for_each(|family| family.write(&mut text, is_open));
@@ -172,19 +172,29 @@ fn of_series(summary: &series::Summary) -> Vec<Family> {
     ]
 }
 
-fn of_remote_write(status: Option<Status>) -> Vec<Family> {
-    let Some(Status { sent, dropped, refused, waiting, failure }) = status else { return Vec::new() };
+fn of_export(export: &Handle) -> Vec<Family> {
+    let Status { sent, dropped, refused, waiting, failure } = export.status();
     let is_failing = if failure.is_some() { 1.0 } else { 0.0 };
-    let samples = counter("gangline_remote_write_samples", "Samples for remote write, by what became of them.");
+    let [counted, waits, fails] = match export.kind {
+        Exported::RemoteWrite => [
+            counter("gangline_remote_write_samples", "Samples for remote write, by what became of them."),
+            gauge("gangline_remote_write_waiting_samples", "Samples that wait to be sent."),
+            gauge("gangline_remote_write_failing", "1 if the receiver can't be reached, 0 if it can."),
+        ],
+        Exported::OtlpMetrics => [
+            counter("gangline_otlp_samples", "Samples for OpenTelemetry's receiver, by what became of them."),
+            gauge("gangline_otlp_waiting_samples", "Samples that wait to be sent."),
+            gauge("gangline_otlp_metrics_failing", "1 if the receiver of metrics can't be reached, 0 if it can."),
+        ],
+        Exported::OtlpTraces => [
+            counter("gangline_otlp_traces", "Traces of jobs for OpenTelemetry's receiver, by what became of them."),
+            gauge("gangline_otlp_waiting_traces", "Traces that are on their way."),
+            gauge("gangline_otlp_traces_failing", "1 if the receiver of traces can't be reached, 0 if it can."),
+        ],
+    };
     let outcomes = [("sent", sent), ("dropped", dropped), ("refused", refused)];
-    let samples = outcomes
-        .into_iter()
-        .fold(samples, |family, (outcome, count)| family.sample(&[("outcome", outcome)], number(count)));
-    vec![
-        samples,
-        gauge("gangline_remote_write_waiting_samples", "Samples that wait to be sent.").value(number(waiting)),
-        gauge("gangline_remote_write_failing", "1 if the receiver can't be reached, 0 if it can.").value(is_failing),
-    ]
+    let count = |family: Family, (outcome, count)| family.sample(&[("outcome", outcome)], number(count));
+    vec![outcomes.into_iter().fold(counted, count), waits.value(number(waiting)), fails.value(is_failing)]
 }
 
 fn of_alerts(list: &api::AlertList) -> Vec<Family> {

@@ -15,6 +15,7 @@ mod cost;
 mod crowd;
 mod dcgm;
 mod error;
+pub mod export;
 mod exposition;
 mod goodput;
 mod jobs;
@@ -30,7 +31,6 @@ mod openapi;
 mod page;
 mod rank_access;
 mod reload;
-pub mod remote_write;
 mod rendering;
 pub mod schedules;
 mod segment;
@@ -107,8 +107,8 @@ pub struct App {
     pub code: CodeStore,
     /// The series store.
     pub series: gangline_telemetry::series::Handle,
-    /// Where measurements are sent as well.
-    pub remote_write: remote_write::Handle,
+    /// Where measurements and traces of jobs are sent as well.
+    pub exports: Vec<export::Handle>,
     /// The nodes' agents, and what happened on the nodes.
     pub agents: Agents,
     /// Experiments, runs and models.
@@ -128,6 +128,11 @@ pub struct App {
 }
 
 impl App {
+    /// Reports whether measurements are sent elsewhere.
+    fn is_exporting_samples(&self) -> bool {
+        self.exports.iter().any(export::Handle::takes_samples)
+    }
+
     /// Returns the user that a token stands for, if it is a user's.
     fn user_of(&self, token: &str) -> Option<Submitter> {
         self.secrets.is_user(token).then(|| self.user.clone())

@@ -144,7 +144,7 @@ fn rows_of_run(batch: &Batch) -> (u64, Vec<JobRow>) {
 /// Stores batches, and returns for each the number of its source's first row that isn't stored.
 pub(super) async fn store(app: &App, batches: Vec<Batch>) -> Result<Vec<u64>, ApiError> {
     // A copy for another store, which gets only what this one has taken.
-    let copies = if app.remote_write.is_used() { batches.clone() } else { Vec::new() };
+    let copies = if app.is_exporting_samples() { batches.clone() } else { Vec::new() };
     let mut answers = Vec::new();
     for batch in batches {
         let (reply, answer) = oneshot::channel();
@@ -157,7 +157,7 @@ pub(super) async fn store(app: &App, batches: Vec<Batch>) -> Result<Vec<u64>, Ap
         let outcome = answer.await.map_err(|_| ApiError::internal("the series store dropped a batch"))?;
         stored.push(outcome.map_err(ApiError::from)?.next);
     }
-    app.remote_write.offer(&copies);
+    app.exports.iter().for_each(|export| export.offer(&copies));
     Ok(stored)
 }
 

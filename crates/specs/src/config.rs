@@ -29,12 +29,12 @@
 mod artifacts;
 mod budgets;
 mod code;
+mod export;
 mod fabric;
 mod limits;
 mod preemption;
 mod prices;
 mod queues;
-mod remote_write;
 mod request_prices;
 mod reservations;
 mod retention;
@@ -47,8 +47,8 @@ mod tls;
 
 pub use artifacts::Artifacts;
 pub use budgets::{Budget, BudgetOf, WhenSpent};
+pub use export::{Otlp, Receiver};
 pub use prices::{Prices, agree_on_prices};
-pub use remote_write::RemoteWrite;
 pub use request_prices::RequestPrice;
 pub use retention::{MetricRetention, Retention};
 pub use smtp::{Smtp, SmtpSecurity};
@@ -129,7 +129,9 @@ pub struct Config {
     /// The largest copy of a job's code.
     pub snapshot_max: Bytes,
     /// Where measurements are sent as well; `None` if nowhere.
-    pub remote_write: Option<RemoteWrite>,
+    pub remote_write: Option<Receiver>,
+    /// What is sent by OpenTelemetry's protocol, and where.
+    pub otlp: Option<Otlp>,
 }
 
 /// The reason why a configuration was refused.
@@ -240,7 +242,8 @@ struct FileV1 {
     smtp: Option<smtp::SmtpV1>,
     #[serde(default)]
     code: code::CodeV1,
-    remote_write: Option<remote_write::RemoteWriteV1>,
+    remote_write: Option<export::ReceiverV1>,
+    otlp: Option<export::OtlpV1>,
 }
 
 #[derive(Deserialize)]
@@ -311,8 +314,9 @@ impl Config {
         let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
         let smtp = smtp.map_err(in_table("smtp"))?;
         let snapshot_max = file.code.read().map_err(in_table("code"))?;
-        let remote_write = file.remote_write.map(remote_write::RemoteWriteV1::read).transpose();
+        let remote_write = file.remote_write.map(export::ReceiverV1::of_remote_write).transpose();
         let remote_write = remote_write.map_err(in_table("remote_write"))?;
+        let otlp = file.otlp.map(export::OtlpV1::read).transpose().map_err(in_table("otlp"))?;
         sharing.check()?;
         let FileV1 { listen, advertise, tls, topology_file, alerts_file, journal, inherit, launcher, .. } = file;
         Ok(Config {
@@ -334,6 +338,7 @@ impl Config {
             smtp,
             snapshot_max,
             remote_write,
+            otlp,
         })
     }
 }

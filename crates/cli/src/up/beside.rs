@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::mpsc::{Receiver as Inbox, SyncSender, sync_channel};
 use std::time::Duration;
 
-use gangline_base::with_causes;
+use gangline_base::{JobId, with_causes};
 use gangline_control::backup::SERIES_FOLDER;
 use gangline_control::service::Service;
 use gangline_control::upkeep::Upkeep;
-use gangline_server::{Tracking, remote_write};
-use gangline_specs::config::{Config, MetricRetention, RemoteWrite, Retention};
+use gangline_server::{Tracking, export};
+use gangline_specs::config::{Config, MetricRetention, Receiver, Retention};
 use gangline_store::tracking::{self, ARTIFACTS_FOLDER, ArtifactStore, Remotes, TRACKING_FOLDER};
 use gangline_telemetry::series;
 use tracing::warn;
@@ -18,13 +19,16 @@ use tracing::warn;
 use crate::failure::Failure;
 use crate::{configuration, output, s3};
 
+/// Ends of jobs that wait for their traces at most.
+const ENDED_MAX: usize = 10_000;
+
 /// The stores: each runs, or can't for a reason.
 pub(super) struct Beside {
     series: Result<series::Service, String>,
     tracking_service: Option<tracking::Service>,
     tracking: Tracking,
     upkeep: Upkeep,
-    remote_write: Option<remote_write::Service>,
+    exports: Vec<export::Service>,
 }
 
 /// Places elsewhere that the configuration names.
@@ -32,7 +36,24 @@ pub(super) struct Elsewhere {
     /// Where contents of artifacts are kept.
     remotes: Remotes,
     /// Where measurements are sent as well.
-    receiver: Option<remote_write::Receiver>,
+    remote_write: Option<export::Receiver>,
+    /// The same, by OpenTelemetry's protocol.
+    otlp_metrics: Option<export::Receiver>,
+    otlp_traces: Option<TracesTo>,
+}
+
+/// Where traces of jobs are sent, and which jobs have ended.
+struct TracesTo {
+    receiver: export::Receiver,
+    tell: SyncSender<JobId>,
+    ended: Inbox<JobId>,
+}
+
+impl Elsewhere {
+    /// Returns whom to tell which jobs have ended, if anybody wants to know.
+    pub(super) fn ended(&self) -> Option<SyncSender<JobId>> {
+        self.otlp_traces.as_ref().map(|traces| traces.tell.clone())
+    }
 }
 
 impl Beside {
@@ -57,8 +78,13 @@ impl Beside {
         let artifacts = ArtifactStore::of(folder.join(ARTIFACTS_FOLDER), store.clone(), elsewhere.remotes);
         let tracking = Tracking::new(store, artifacts, service.views(), output::now);
         let upkeep = Upkeep::start(tracking.job_runs.clone(), tracking.registry.clone(), tracking.webhooks.clone())?;
-        let remote_write = elsewhere.receiver.map(remote_write::Service::start).transpose()?;
-        Ok(Beside { series, tracking_service: started.ok(), tracking, upkeep, remote_write })
+        let exports = [
+            elsewhere.remote_write.map(export::Service::remote_write),
+            elsewhere.otlp_metrics.map(export::Service::otlp_metrics),
+            elsewhere.otlp_traces.map(|to| export::Service::otlp_traces(to.receiver, to.ended, service.views())),
+        ];
+        let exports = exports.into_iter().flatten().collect::<std::io::Result<_>>()?;
+        Ok(Beside { series, tracking_service: started.ok(), tracking, upkeep, exports })
     }
 
     /// Returns the handle of metrics.
@@ -69,9 +95,9 @@ impl Beside {
         }
     }
 
-    /// Returns the handle by which measurements are sent elsewhere.
-    pub(super) fn remote_write(&self) -> remote_write::Handle {
-        self.remote_write.as_ref().map(remote_write::Service::handle).unwrap_or_default()
+    /// Returns the handles by which measurements and traces are sent elsewhere.
+    pub(super) fn exports(&self) -> Vec<export::Handle> {
+        self.exports.iter().map(export::Service::handle).collect()
     }
 
     /// Returns what MLflow's API and the registry work on.
@@ -83,7 +109,7 @@ impl Beside {
     pub(super) fn stop(self) {
         self.series.into_iter().for_each(series::Service::stop);
         drop(self.upkeep);
-        self.remote_write.into_iter().for_each(remote_write::Service::stop);
+        self.exports.into_iter().for_each(export::Service::stop);
         self.tracking_service.into_iter().for_each(tracking::Service::stop);
     }
 }
@@ -91,25 +117,42 @@ impl Beside {
 /// Returns the places that a configuration names, whose file is at `path`; settings for S3 are in the environment, as AWS's own
 /// tools have them.
 pub(super) fn elsewhere(config: &Config, path: Option<&Path>) -> Result<Elsewhere, Failure> {
-    let receiver = config.remote_write.as_ref().map(|written| receiver(written, path)).transpose()?;
-    Ok(Elsewhere { remotes: remotes(config)?, receiver })
+    let of = |table: &str, written: &Receiver| receiver(table, written, path);
+    let remote_write = config.remote_write.as_ref().map(|written| of("remote_write", written)).transpose()?;
+    let otlp =
+        config.otlp.as_ref().map(|otlp| of("otlp", &otlp.receiver).map(|receiver| (otlp, receiver))).transpose()?;
+    let at = |receiver: &export::Receiver, end: &str| {
+        let url = format!("{}/{end}", receiver.url.trim_end_matches('/'));
+        export::Receiver { url, ..receiver.clone() }
+    };
+    let metrics = otlp.as_ref().filter(|(otlp, _)| otlp.metrics);
+    let traces = otlp.as_ref().filter(|(otlp, _)| otlp.traces).map(|(_, receiver)| {
+        let (tell, ended) = sync_channel(ENDED_MAX);
+        TracesTo { receiver: at(receiver, "v1/traces"), tell, ended }
+    });
+    Ok(Elsewhere {
+        remotes: remotes(config)?,
+        remote_write,
+        otlp_metrics: metrics.map(|(_, receiver)| at(receiver, "v1/metrics")),
+        otlp_traces: traces,
+    })
 }
 
-fn receiver(written: &RemoteWrite, path: Option<&Path>) -> Result<remote_write::Receiver, Failure> {
+fn receiver(table: &str, written: &Receiver, path: Option<&Path>) -> Result<export::Receiver, Failure> {
     let token = written.token_file.as_ref().map(|file| {
         let file = path.map_or_else(|| file.into(), |path| configuration::beside(path, file));
         std::fs::read_to_string(&file).map(|token| token.trim().to_owned()).map_err(|error| {
             let hint = "docs/reference/configuration.md#remote_write says what the table may hold";
-            Failure::coded("G0505", format!("[remote_write]: token_file {}: {error}", file.display()), hint)
+            Failure::coded("G0505", format!("[{table}]: token_file {}: {error}", file.display()), hint)
         })
     });
     let authorization = token.transpose()?.map(|token| match &written.user {
-        Some(user) => remote_write::Authorization::Basic(user.clone(), token),
-        None => remote_write::Authorization::Token(token),
+        Some(user) => export::Authorization::Basic(user.clone(), token),
+        None => export::Authorization::Token(token),
     });
     let list = |of: &BTreeMap<String, String>| of.clone().into_iter().collect();
     let (headers, labels) = (list(&written.headers), list(&written.labels));
-    Ok(remote_write::Receiver { url: written.url.clone(), authorization, headers, labels })
+    Ok(export::Receiver { url: written.url.clone(), authorization, headers, labels })
 }
 
 fn remotes(config: &Config) -> Result<Remotes, Failure> {

@@ -224,7 +224,7 @@ impl Plane {
             hosts: Vec::new(),
             at_hand: AtHand::default(),
             code: CodeStore::new(folder.path(), gangline_base::Bytes(1 << 20)),
-            remote_write: gangline_server::remote_write::Handle::default(),
+            exports: Vec::new(),
             series: series
                 .as_ref()
                 .map_or_else(|error| series::Handle::closed(error.to_string()), series::Service::handle),

@@ -1,4 +1,4 @@
-//! The request: a `WriteRequest` of prometheus/prompb/remote.proto, compressed by Snappy's block format.
+//! A request of remote write: a `WriteRequest` of prometheus/prompb/remote.proto, compressed by Snappy's block format.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,6 +6,13 @@ use std::sync::Arc;
 use prost::Message;
 
 use super::queue::Sample;
+
+/// Headers of a request.
+pub(super) const HEADERS: [(&str, &str); 3] = [
+    ("content-type", "application/x-protobuf"),
+    ("content-encoding", "snappy"),
+    ("x-prometheus-remote-write-version", "0.1.0"),
+];
 
 #[derive(Clone, PartialEq, Message)]
 struct WriteRequest {

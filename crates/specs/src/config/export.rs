@@ -1,4 +1,5 @@
-//! The table `[remote_write]`: where measurements of ranks, nodes and GPUs are sent as well, by Prometheus' remote write.
+//! The tables `[remote_write]` and `[otlp]`: where measurements of ranks, nodes and GPUs are sent as well, by Prometheus' remote write or
+//! by OpenTelemetry's protocol, and the traces of jobs by the latter.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +14,12 @@ const HEADER_BYTES_MAX: usize = 1_024;
 const OWN_HEADERS: [&str; 5] = ["authorization", "content-", "host", "transfer-encoding", "x-prometheus-remote-write-"];
 /// Labels that measurements have by themselves.
 const OWN: [&str; 7] = ["__name__", "job_id", "attempt", "node", "rank", "gpu", "part"];
+/// Attributes that all of OpenTelemetry's requests have by themselves.
+const OWN_OF_OTLP: [&str; 1] = ["service.name"];
 
-/// Where measurements are sent as well.
+/// Where something is sent as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemoteWrite {
+pub struct Receiver {
     /// The receiver's URL.
     pub url: String,
     /// The file with the bearer token, or with the user's password; a relative path starts at the configuration's folder.
@@ -25,13 +28,71 @@ pub struct RemoteWrite {
     pub user: Option<String>,
     /// Headers of all requests, such as the one that names a tenant.
     pub headers: BTreeMap<String, String>,
-    /// Labels that all series get.
+    /// Labels that everything gets.
     pub labels: BTreeMap<String, String>,
+}
+
+/// What is sent by OpenTelemetry's protocol, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Otlp {
+    /// The receiver; its URL is the one below which `/v1/metrics` and `/v1/traces` are.
+    pub receiver: Receiver,
+    /// Whether measurements are sent.
+    pub metrics: bool,
+    /// Whether traces of jobs are sent.
+    pub traces: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RemoteWriteV1 {
+pub(super) struct OtlpV1 {
+    url: String,
+    token_file: Option<String>,
+    user: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default = "yes")]
+    metrics: bool,
+    #[serde(default = "yes")]
+    traces: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl OtlpV1 {
+    /// Returns what to send where; an error says which value is invalid.
+    pub(super) fn read(self) -> Result<Otlp, String> {
+        let OtlpV1 { url, token_file, user, headers, labels, metrics, traces } = self;
+        if !metrics && !traces {
+            return Err("neither metrics nor traces are to be sent: leave the table out".to_owned());
+        }
+        let receiver = ReceiverV1 { url, token_file, user, headers, labels }.read(&OWN_OF_OTLP, is_attribute)?;
+        if ["/v1/metrics", "/v1/traces"].iter().any(|end| receiver.url.ends_with(end)) {
+            return Err("url ends before /v1: paths for metrics and traces are added".to_owned());
+        }
+        Ok(Otlp { receiver, metrics, traces })
+    }
+}
+
+/// Reports whether a label is named as OpenTelemetry names attributes.
+fn is_attribute(name: &str) -> bool {
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    name.starts_with(|letter: char| letter.is_ascii_alphabetic()) && name.chars().all(is_letter)
+}
+
+/// Reports whether a label is named as Prometheus allows it.
+fn is_label(name: &str) -> bool {
+    let is_letter = |letter: char| letter.is_ascii_alphabetic() || letter == '_';
+    name.starts_with(is_letter) && name.chars().all(|letter| is_letter(letter) || letter.is_ascii_digit())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReceiverV1 {
     url: String,
     token_file: Option<String>,
     user: Option<String>,
@@ -41,10 +102,15 @@ pub(super) struct RemoteWriteV1 {
     labels: BTreeMap<String, String>,
 }
 
-impl RemoteWriteV1 {
-    /// Returns where to send; an error says which value is invalid.
-    pub(super) fn read(self) -> Result<RemoteWrite, String> {
-        let RemoteWriteV1 { url, token_file, user, headers, labels } = self;
+impl ReceiverV1 {
+    /// Returns the receiver of remote write; an error says which value is invalid.
+    pub(super) fn of_remote_write(self) -> Result<Receiver, String> {
+        self.read(&OWN, is_label)
+    }
+
+    /// Returns a receiver, to which labels of these names mean something already.
+    fn read(self, own: &[&str], is_name: fn(&str) -> bool) -> Result<Receiver, String> {
+        let ReceiverV1 { url, token_file, user, headers, labels } = self;
         let has_host = ["http://", "https://"].iter().any(|scheme| url.len() > scheme.len() && url.starts_with(scheme));
         if !has_host || url.contains(|letter: char| letter.is_whitespace() || letter.is_control()) {
             return Err(format!("url = \"{url}\" has to be an http or https URL"));
@@ -68,13 +134,9 @@ impl RemoteWriteV1 {
         if labels.len() > LABELS_MAX {
             return Err(format!("more than {LABELS_MAX} labels"));
         }
-        let is_name = |name: &str| {
-            let is_letter = |letter: char| letter.is_ascii_alphabetic() || letter == '_';
-            name.starts_with(is_letter) && name.chars().all(|letter| is_letter(letter) || letter.is_ascii_digit())
-        };
-        match labels.keys().find(|name| !is_name(name) || OWN.contains(&name.as_str())) {
+        match labels.keys().find(|name| !is_name(name) || own.contains(&name.as_str())) {
             Some(name) => Err(format!("labels: \"{name}\" is taken, or no name of letters, digits and _")),
-            None => Ok(RemoteWrite { url, token_file, user, headers, labels }),
+            None => Ok(Receiver { url, token_file, user, headers, labels }),
         }
     }
 }
@@ -112,6 +174,25 @@ fn is_here(url: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::Config;
+
+    #[test]
+    fn opentelemetrys_receiver_gets_both_unless_one_is_left_out() {
+        let read =
+            |lines: &str| Config::parse(&format!("[otlp]\n{lines}")).map(|config| config.otlp.expect("it has one"));
+        let both =
+            read("url = 'http://localhost:4318'\nlabels = { 'deployment.environment' = 'prod' }").expect("sound");
+        assert!(both.metrics && both.traces && both.receiver.labels.contains_key("deployment.environment"));
+        assert!(!read("url = 'http://localhost:4318'\ntraces = false").expect("sound").traces);
+        for (lines, part) in [
+            ("url = 'http://localhost:4318/v1/traces'", "url ends before /v1"),
+            ("url = 'http://localhost:4318'\ntraces = false\nmetrics = false", "leave the table out"),
+            ("url = 'http://localhost:4318'\nlabels = { 'service.name' = 'x' }", "\"service.name\" is taken"),
+            ("url = 'http://collector:4318'\ntoken_file = 't'", "without TLS"),
+        ] {
+            let error = read(lines).expect_err(lines).to_string();
+            assert!(error.starts_with("otlp: ") && error.contains(part), "{error}");
+        }
+    }
 
     #[test]
     fn a_receiver_is_read_and_what_would_fail_later_is_refused() {

@@ -47,20 +47,25 @@ pub(super) struct Queue {
     known: BTreeMap<Source, HashMap<String, Known>>,
     count: usize,
     waiting: VecDeque<Sample>,
+    dropped: u64,
 }
 
 impl Queue {
     pub(super) fn new(site: Vec<Label>) -> Queue {
-        Queue { site, known: BTreeMap::new(), count: 0, waiting: VecDeque::new() }
+        Queue { site, known: BTreeMap::new(), count: 0, waiting: VecDeque::new(), dropped: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Adds what is new in a batch. Returns the number of samples that are given up for want of room.
-    pub(super) fn offer(&mut self, batch: &Batch) -> u64 {
-        let mut dropped = 0;
+    /// Returns the number of samples that were given up for want of room.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Adds what is new in a batch.
+    pub(super) fn offer(&mut self, batch: &Batch) {
         for row in &batch.rows {
             let at_ms = i64::try_from(row.at.unix_nanos() / 1_000_000).unwrap_or(i64::MAX);
             for (name, value) in &row.values {
@@ -72,11 +77,10 @@ impl Queue {
                 }
                 if self.waiting.len() > SAMPLES_MAX {
                     self.waiting.pop_front();
-                    dropped += 1;
+                    self.dropped += 1;
                 }
             }
         }
-        dropped
     }
 
     /// Takes the oldest samples out.
@@ -172,8 +176,9 @@ mod tests {
     fn what_is_not_newer_than_the_last_of_its_series_is_left_out() {
         let mut queue = Queue::new(Vec::new());
         for batch in [batch(0, &[5, 5, 7]), batch(1, &[6]), batch(0, &[5, 7, 8])] {
-            assert_eq!(queue.offer(&batch), 0);
+            queue.offer(&batch);
         }
+        assert_eq!(queue.dropped(), 0);
         let times = |samples: Vec<Sample>| samples.iter().map(|sample| sample.at_ms).collect::<Vec<_>>();
         assert_eq!(times(queue.take(2)), [5, 7]);
         assert_eq!((times(queue.take(9)), queue.len()), (vec![6, 8], 0));
