@@ -117,6 +117,33 @@ fn what_is_here_of_each_dataset_is_known_until_it_makes_room() {
     );
 }
 
+/// The first program fetches; what others, or the same one later, find here counts once for each.
+#[test]
+fn what_programs_found_here_and_what_they_fetched_is_counted() {
+    let place = Place::new();
+    let many = vec![7; usize::try_from(2 * RANGE_BYTES).unwrap()];
+    let url = place.put("set", "large.bin", &many);
+    let counted = || {
+        let all = place.cache(None).holdings().unwrap();
+        all.into_iter().map(|one| (one.found, one.fetched)).collect::<Vec<_>>()
+    };
+    let open = || Source::open_fetched(place.cache(None).find(&url).unwrap(), Some(TokenType::Uint16)).unwrap();
+    let first = open();
+    first.copy(0..1, Width::Int64, &mut [0; 8]).unwrap();
+    first.copy(0..1, Width::Int64, &mut [0; 8]).unwrap();
+    assert_eq!(counted(), [(0, RANGE_BYTES)]);
+    let second = open();
+    for _ in 0..3 {
+        second.copy(1..2, Width::Int64, &mut [0; 8]).unwrap();
+    }
+    assert_eq!(counted(), [(RANGE_BYTES, RANGE_BYTES)]);
+    tokens(&second).unwrap();
+    assert_eq!(counted(), [(RANGE_BYTES, 4 * RANGE_BYTES)], "three ranges more");
+    drop((first, second));
+    drop(place.fetch(&url).unwrap());
+    assert_eq!(counted(), [(5 * RANGE_BYTES, 4 * RANGE_BYTES)], "all four by a third program");
+}
+
 #[test]
 fn a_changed_object_is_another_copy_and_a_missing_one_is_told() {
     let place = Place::new();

@@ -155,7 +155,7 @@ pub(crate) fn list(args: &CacheArgs, is_json: bool) -> Result<(), Failure> {
     if is_json {
         let rows = holdings
             .iter()
-            .map(|one| json!({ "url": one.url, "bytes": one.bytes, "there_bytes": one.there, "is_used": one.is_used, "requests": one.requests }));
+            .map(|one| json!({ "url": one.url, "bytes": one.bytes, "there_bytes": one.there, "is_used": one.is_used, "requests": one.requests, "found_bytes": one.found, "fetched_bytes": one.fetched }));
         return output::json(&rows.collect::<Vec<_>>());
     }
     if holdings.is_empty() {
@@ -168,8 +168,19 @@ pub(crate) fn list(args: &CacheArgs, is_json: bool) -> Result<(), Failure> {
             Bytes(one.bytes).to_string(),
             Bytes(one.there).to_string(),
             one.requests.to_string(),
+            hit_rate(one),
             used.to_owned(),
         ]
     };
-    output::print(&output::table(&["object", ">bytes", ">here", ">requests", ""], holdings.iter().map(row).collect()))
+    output::print(&output::table(
+        &["object", ">bytes", ">here", ">requests", ">found here", ""],
+        holdings.iter().map(row).collect(),
+    ))
+}
+
+/// Returns the share of the bytes that programs wanted which was here already (measured).
+fn hit_rate(one: &gangline_data::Holding) -> String {
+    let wanted = one.found.saturating_add(one.fetched);
+    let percent = |found: u64| u128::from(found) * 100 / u128::from(wanted.max(1));
+    if wanted == 0 { "-".to_owned() } else { format!("{} %", percent(one.found)) }
 }

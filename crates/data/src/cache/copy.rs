@@ -5,13 +5,14 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use gangline_objects::Tag;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::counts::Counts;
 use super::place::{Item, Place, failed};
 use super::record::{Ranges, Record};
 use super::uses::Near;
@@ -37,6 +38,8 @@ pub(crate) struct Copy {
     ranges: Ranges,
     /// Of each range, the state in which blocks were compared with their checksums, and a bit for each of these.
     known: Vec<AtomicU64>,
+    /// Which ranges this program has wanted already.
+    wanted: Vec<AtomicBool>,
     /// Bytes that this program fetched, of all copies of the dataset.
     fetched: Arc<AtomicU64>,
     _pin: File,
@@ -74,10 +77,11 @@ impl Copy {
         drop(room);
         let data = Guarded::of(&file).map_err(Error::io("map", &path))?;
         let known = (0..ranges.count()).map(|_| AtomicU64::new(0)).collect();
+        let wanted = (0..ranges.count()).map(|_| AtomicBool::new(false)).collect();
         let fetched = Arc::clone(fetched);
         let (cache, place) = (cache.clone(), Arc::clone(place));
         // Few files are kept open: a dataset may have many.
-        Ok(Copy { cache, place, item, path, data, ranges, known, fetched, _pin: pin, whole: OnceLock::new() })
+        Ok(Copy { cache, place, item, path, data, ranges, known, wanted, fetched, _pin: pin, whole: OnceLock::new() })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -167,16 +171,29 @@ impl Copy {
     /// Fetches a range unless it is there; returns its state. `near` says how soon it is used: room is made of what is used
     /// later.
     pub(crate) fn bring(&self, range: usize, near: Near) -> Result<u64, Error> {
+        let (state, is_fetched) = self.bring_counted(range, near)?;
+        let is_first = !self.wanted[range].swap(true, Ordering::Relaxed);
+        let bytes = self.bytes_of(range);
+        if is_fetched {
+            Counts { found: 0, fetched: bytes }.add(&self.cache, &self.item.key);
+        } else if is_first {
+            Counts { found: bytes, fetched: 0 }.add(&self.cache, &self.item.key);
+        }
+        Ok(state)
+    }
+
+    /// The same; says as well whether this program fetched it.
+    fn bring_counted(&self, range: usize, near: Near) -> Result<(u64, bool), Error> {
         let there = || self.ranges.entry(range).map(|entry| entry.map(|entry| entry.state));
         if let Some(state) = there()? {
-            return Ok(state);
+            return Ok((state, false));
         }
         let is_there = || there().is_ok_and(|state| state.is_some());
         let mut lock = None;
         for name in self.lock_names(range) {
             lock = self.cache.wait_for(&name, &is_there)?;
             if let Some(state) = there()? {
-                return Ok(state);
+                return Ok((state, false));
             }
             if lock.is_some() {
                 break;
@@ -199,7 +216,7 @@ impl Copy {
         let file = File::options().write(true).open(&self.path).map_err(Error::io("open", &self.path))?;
         file.write_all_at(&body, start).map_err(Error::io("write", &self.path))?;
         let sums: Vec<u64> = body.chunks(BLOCK_BYTES).map(xxh3_64).collect();
-        self.ranges.add(range, u64::from(tries), &sums)
+        Ok((self.ranges.add(range, u64::from(tries), &sums)?, true))
     }
 
     fn lock_names(&self, range: usize) -> [String; 2] {

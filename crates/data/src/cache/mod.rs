@@ -8,6 +8,7 @@
 //! ranges of copies in use, by their next use.
 
 mod copy;
+mod counts;
 mod datasets;
 mod fetched;
 mod locks;
@@ -34,6 +35,7 @@ pub(crate) use uses::{Near, Uses};
 
 use crate::error::Error;
 use crate::sealed::BLOCK_BYTES;
+use counts::{COUNTS, Counts};
 use record::{Ranges, Record};
 
 /// Bytes of a range that is asked for: what S3's operators advise, 8 to 16 MiB.
@@ -101,6 +103,10 @@ pub struct Holding {
     pub is_used: bool,
     /// Billed requests that it took.
     pub requests: u64,
+    /// Bytes that programs found here when each of them first wanted them, in 8 MiB.
+    pub found: u64,
+    /// Bytes that programs fetched.
+    pub fetched: u64,
 }
 
 /// Returns the folder of a cache into which compressed files are unpacked.
@@ -181,7 +187,9 @@ impl Cache {
             for range in 0..ranges.count() {
                 requests += ranges.entry(range)?.map_or(0, |entry| entry.requests);
             }
-            found.push(Holding { url, bytes, there, is_used, requests });
+            let counts = Counts::read(&self.part_path(&key, COUNTS));
+            let (found_here, fetched) = (counts.found, counts.fetched);
+            found.push(Holding { url, bytes, there, is_used, requests, found: found_here, fetched });
         }
         found.sort_by(|one, other| one.url.cmp(&other.url));
         Ok(found)

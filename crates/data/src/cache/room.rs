@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::copy::lock_names;
+use super::counts::COUNTS;
 use super::record::Ranges;
 use super::uses::{self, Near};
 use super::{Cache, PIN, RANGE_BYTES, RANGES, WHOLE};
@@ -145,7 +146,7 @@ impl Cache {
         }
         let path = self.copy_path(key);
         let inode = fs::metadata(&path).map(|found| found.ino()).ok();
-        for part in ["json", "partial", "head", "tail", RANGES] {
+        for part in ["json", "partial", "head", "tail", COUNTS, RANGES] {
             let _ = fs::remove_file(self.part_path(key, part));
         }
         let _ = fs::remove_file(path);
