@@ -33,12 +33,12 @@ fn described(reloaded: &api::Reloaded) -> String {
 fn reader((folder, named, started_with): (PathBuf, Option<PathBuf>, Config)) -> ReadConfiguration {
     ReadConfiguration(Arc::new(move || {
         let path = configuration::path(&folder, named.as_ref());
-        let read = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read);
-        let config = read.map_err(|failure| failure.detail())?;
+        let path = path.ok_or_else(|| configuration::missing(&folder).detail())?;
+        let config = configuration::read(&path).map_err(|failure| failure.detail())?;
         let needs_restart = fixed_differences(&started_with, &config);
         // Mail goes by the server with which the control plane was started.
         let mailing = Config { smtp: started_with.smtp.clone(), ..config };
-        let alerts = alerts::setup(&folder, &mailing, path.as_deref()).map_err(|failure| failure.detail())?.rules;
+        let alerts = alerts::setup(&folder, &mailing, Some(&path)).map_err(|failure| failure.detail())?.rules;
         Ok(Configured { sharing: mailing.sharing, alerts, budgets: mailing.budgets, needs_restart })
     }))
 }

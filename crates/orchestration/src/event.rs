@@ -234,8 +234,8 @@ impl fmt::Display for FaultCause {
             FaultCause::Setup(code) => write!(f, "the setup command failed with code {code}"),
             FaultCause::Start => f.write_str("the ranks could not be started"),
             FaultCause::Rendezvous => f.write_str("the gang's nodes did not meet in time"),
-            FaultCause::Hang => f.write_str("the ranks came to a stand"),
-            FaultCause::NotFinite { .. } => f.write_str("the loss was no number for several steps"),
+            FaultCause::Hang => f.write_str("the ranks hung"),
+            FaultCause::NotFinite { .. } => f.write_str("the loss was NaN or infinite for several steps"),
             FaultCause::SupervisorLost => f.write_str("the supervisor was lost"),
             FaultCause::NodeLost => f.write_str("the node was lost"),
         }

@@ -90,6 +90,9 @@ fn the_configuration_is_read_again_while_jobs_run() {
     assert!(queues["queues"].as_array().is_some_and(|queues| queues.iter().any(|queue| queue["name"] == "research")));
     product.run(&["cancel", &runs]);
     product.wait_state(&waits, "succeeded");
+    std::fs::remove_file(&file).expect("it is there");
+    let gone = product.run(&["reload"]);
+    assert!(gone.code == 4 && gone.stderr.contains("there is no configuration file"), "{}", gone.stderr);
     std::fs::write(&file, "[[queue]]\nname = 'other'\n").expect("a configuration");
     let pid = i32::try_from(product.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("it runs");

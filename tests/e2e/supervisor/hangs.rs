@@ -1,4 +1,4 @@
-//! Ranks that come to a stand: found, looked at, ended, and told.
+//! Ranks that hang: found, looked at, ended, and told.
 
 use gangline_execution::protocol::{FaultCause, Outcome};
 

@@ -152,7 +152,7 @@ pub(super) fn describe(cause: &FaultCauseRecord) -> String {
         FaultCauseRecord::Rendezvous => "the gang's nodes did not meet in time".to_owned(),
         FaultCauseRecord::Hang { silent_ms, limit_ms } => {
             let seconds = |millis: u64| std::time::Duration::from_millis(millis).as_secs();
-            format!("came to a stand: no progress for {} s, {} s were allowed", seconds(*silent_ms), seconds(*limit_ms))
+            format!("hung: no progress for {} s, {} s were allowed", seconds(*silent_ms), seconds(*limit_ms))
         }
         FaultCauseRecord::NotFinite { step, steps } => {
             format!("the loss was NaN or infinite for {steps} steps in a row, up to step {step}")

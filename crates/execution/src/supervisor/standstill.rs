@@ -95,7 +95,7 @@ impl NodeAttempt {
             diagnosis: None,
             last_lines: stacks.iter().flat_map(|stacks| stacks.summary.clone()).take(LINES_MAX).collect(),
         });
-        tracing::warn!(rank = number, limit = ?hang.limit, "the ranks have come to a stand");
+        tracing::warn!(rank = number, limit = ?hang.limit, "the ranks hang");
         self.merge_stop(now, Stop::after_hang(now))
     }
 
