@@ -449,9 +449,9 @@ fn a_gang_runs_in_an_image_on_slurms_nodes_and_nothing_of_it_is_left() {
     wait_for("all ranks to begin", || are_there("begun").then_some(()));
     let places = OnSlurm::places(&product.job(&job));
     for rank in 0..4 {
-        let log = product.run(&["logs", &job, "--rank", &rank.to_string()]).stdout;
-        let node = &places[rank / 2];
-        assert!(log.contains(&format!("rank {rank} of 4 sees 0,1 after {node}")), "{log}");
+        let said = format!("rank {rank} of 4 sees 0,1 after {}", places[rank / 2]);
+        let log = || product.run(&["logs", &job, "--rank", &rank.to_string()]).stdout;
+        wait_for("its log to say what the rank sees", || log().contains(&said).then_some(()));
     }
     assert_eq!(images.containers().matches("gangline-job-1-").count(), 4, "{}", images.containers());
     assert_eq!(product.run(&["cancel", &job]).code, 0);

@@ -95,6 +95,8 @@ pub struct Row {
     pub is_estimated: bool,
 }
 
+/// Columns of a row, in any version.
+pub const COLUMN_COUNT: usize = COLUMNS.len() + 2 + OWN_COLUMNS.len();
 /// Columns before those of the providers, in the order of the specification's list.
 const COLUMNS: [&str; 29] = [
     "BilledCost",
@@ -189,7 +191,7 @@ impl Row {
 
     /// Returns a value for each column, in the order that is the same in all versions; empty where there is none.
     #[must_use]
-    pub fn fields(&self, issuer: &Issuer) -> [String; 35] {
+    pub fn fields(&self, issuer: &Issuer) -> [String; COLUMN_COUNT] {
         let cost = dollars(self.cost);
         let (month, next) = self.day.month();
         let (day, after) = (midnight(self.day), midnight(Day::from_days_since_epoch(self.day.days_since_epoch() + 1)));
@@ -197,7 +199,7 @@ impl Row {
         let [reserved, status] = reservation;
         let [kind, category, name] = service;
         let whose = self.tags.first().map_or_else(|| "nobody".to_owned(), |(_, job)| job.clone());
-        let fields: [&str; 35] = [
+        let fields: [&str; COLUMN_COUNT] = [
             &cost,
             &issuer.account,
             &issuer.account,

@@ -15,6 +15,7 @@ use std::process::Command;
 
 use clap::Args;
 use gangline_api as api;
+use gangline_execution::shim::ContainerRuntime;
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -23,8 +24,6 @@ use crate::failure::Failure;
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
 /// The variable of a rank's shim that names the container in which the rank runs.
 const CONTAINER_VARIABLE: &str = "GANGLINE_CONTAINER";
-/// Programs whose containers are views of the file system.
-const VIEWERS: [&str; 2] = ["apptainer", "enroot"];
 /// The shell of a rank's environment that names none.
 const SHELL_DEFAULT: &str = "/bin/sh";
 
@@ -178,7 +177,8 @@ fn become_command(rank: &Rank, command: &[OsString]) -> Result<std::convert::Inf
 /// the shell, its option and the job's command.
 fn view_of(shim: &[OsString]) -> Option<Vec<OsString>> {
     let (_, command) = shim.split_at_checked(shim.iter().position(|word| word == "--")? + 1)?;
-    let is_viewer = command.first().is_some_and(|program| VIEWERS.iter().any(|viewer| program == viewer));
+    let runtime = command.first()?.to_str()?.parse::<ContainerRuntime>();
+    let is_viewer = runtime.is_ok_and(|runtime| !runtime.is_apart());
     let (container, _shell) = command.split_at_checked(command.len().checked_sub(3)?)?;
     is_viewer.then(|| container.to_vec())
 }

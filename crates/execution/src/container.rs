@@ -64,6 +64,13 @@ impl ContainerRuntime {
         folders.any(|folder| folder.is_absolute() && is_program(&folder.join(self.program())))
     }
 
+    /// Reports whether processes of its containers have numbers of their own, and are nobody's group outside; those of others are processes
+    /// like any, in a view of the file system.
+    #[must_use]
+    pub fn is_apart(self) -> bool {
+        self == ContainerRuntime::Podman
+    }
+
     /// Returns the program's name.
     pub(crate) fn program(self) -> &'static str {
         match self {

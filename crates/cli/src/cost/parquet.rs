@@ -11,7 +11,7 @@ use ::parquet::errors::ParquetError;
 use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use ::parquet::schema::parser::parse_message_type;
-use gangline_accounting::focus::{DECIMALS_MAX, Kind, Version};
+use gangline_accounting::focus::{COLUMN_COUNT, DECIMALS_MAX, Kind, Version};
 use gangline_base::Day;
 
 use crate::failure::Failure;
@@ -53,7 +53,7 @@ impl Table {
         Ok(Table { writer, kinds, columns })
     }
 
-    pub(super) fn add(&mut self, fields: [String; 35]) -> Result<(), Failure> {
+    pub(super) fn add(&mut self, fields: [String; COLUMN_COUNT]) -> Result<(), Failure> {
         for (column, field) in self.columns.iter_mut().zip(fields) {
             column.push(field);
         }

@@ -63,9 +63,9 @@ impl Group {
         self.signal(Signal::KILL);
     }
 
-    /// Reports whether the rank's processes aren't in the group: those of podman's containers.
+    /// Reports whether the rank's processes aren't in the group.
     fn is_apart(&self) -> bool {
-        self.container == Some(ContainerRuntime::Podman)
+        self.container.is_some_and(ContainerRuntime::is_apart)
     }
 
     fn signal(&self, signal: Signal) {

@@ -181,8 +181,8 @@ fn start(options: &ShimOptions, clock: Clock) -> io::Result<(Arc<Group>, Output)
     let output = follow.and_then(|_| Output::start(&options.log, options.log_bytes_max, clock, (stdout, stderr)));
     match output.and_then(|output| spawned.wait_for_command().map(|()| output)) {
         Ok(output) => {
-            // The processes of a container descend from this one, but not from podman.
-            let root = if options.container == Some(ContainerRuntime::Podman) { own_pid() } else { pid };
+            // Processes with numbers of their own descend from this one, but not from what runs their container.
+            let root = if options.container.is_some_and(ContainerRuntime::is_apart) { own_pid() } else { pid };
             say(&ShimEvent::Started { pid: root, at: nanos(clock.now()) });
             Ok((group, output))
         }

@@ -85,33 +85,41 @@ pub(super) fn command_line(
     };
     let contained = Contained { spec, container, kept, inherited, environment };
     let runtime = ContainerRuntime::of(&container.image, environment);
-    let run = || {
-        let line = match runtime {
-            ContainerRuntime::Podman => podman::run(&contained),
-            ContainerRuntime::Apptainer => apptainer::run(&contained),
-            ContainerRuntime::Enroot => enroot::run(&contained),
-        };
+    let Lines { fetch, run, variables } = Lines::of(runtime);
+    let in_it = || {
         let shell = ["-c".into(), format!("{END_AS_PROGRAM}{shell_command}").into()];
-        line.into_iter().chain(shell).collect::<Vec<_>>()
+        run(&contained).into_iter().chain(shell).collect::<Vec<_>>()
     };
     let arguments = match kept {
-        Kept::Rank(_) => run(),
+        Kept::Rank(_) => in_it(),
         Kept::Setup => {
-            let fetch = match runtime {
-                ContainerRuntime::Podman => podman::fetch(&contained),
-                ContainerRuntime::Apptainer => apptainer::fetch(&contained),
-                ContainerRuntime::Enroot => enroot::fetch(&contained),
-            };
-            let setup = if spec.setup.is_some() { run() } else { Vec::new() };
-            fetch.into_iter().chain(setup).collect()
+            let setup = if spec.setup.is_some() { in_it() } else { Vec::new() };
+            fetch(&contained).into_iter().chain(setup).collect()
         }
     };
-    let variables = match runtime {
-        ContainerRuntime::Podman => podman::variables(&contained),
-        ContainerRuntime::Apptainer => apptainer::variables(&contained),
-        ContainerRuntime::Enroot => enroot::variables(&contained),
-    };
-    CommandLine { runtime: Some(runtime), arguments, variables }
+    CommandLine { runtime: Some(runtime), arguments, variables: variables(&contained) }
+}
+
+/// How a runtime is told what to do.
+struct Lines {
+    /// What comes before the setup command: fetches the image.
+    fetch: fn(&Contained<'_>) -> Vec<OsString>,
+    /// What comes before the arguments of the image's shell.
+    run: fn(&Contained<'_>) -> Vec<OsString>,
+    /// Variables of the runtime's own environment.
+    variables: fn(&Contained<'_>) -> Environment,
+}
+
+impl Lines {
+    fn of(runtime: ContainerRuntime) -> Lines {
+        match runtime {
+            ContainerRuntime::Podman => Lines { fetch: podman::fetch, run: podman::run, variables: podman::variables },
+            ContainerRuntime::Apptainer => {
+                Lines { fetch: apptainer::fetch, run: apptainer::run, variables: apptainer::variables }
+            }
+            ContainerRuntime::Enroot => Lines { fetch: enroot::fetch, run: enroot::run, variables: enroot::variables },
+        }
+    }
 }
 
 impl Contained<'_> {
