@@ -6,12 +6,14 @@
 
 mod demand;
 mod offer;
+mod owned;
 mod reserve;
 mod roadmap;
 mod spot;
 
 pub use demand::Demand;
 pub use offer::{Offer, OfferError};
+pub use owned::Owned;
 pub use reserve::{Plan, Prices, PricesError, reserve};
 pub use roadmap::{FIT_WEEKS_MIN, Growth, Outlook, Purchase, PurchaseOption, Roadmap, RoadmapError, StoredData, Team};
 pub use spot::Spot;

@@ -3,6 +3,8 @@
 
 use serde::Deserialize;
 
+use super::owned::Owned;
+
 /// The most offers in a file.
 const OFFERS_MAX: usize = 100;
 /// Hours of a month, on average.
@@ -16,8 +18,12 @@ pub struct Offer {
     pub name: String,
     /// Number of devices.
     pub devices: f64,
-    /// Price of a device for an hour.
-    pub per_device_hour: f64,
+    /// Price of a device for an hour; of devices of one's own, `owned` says what it is made of.
+    #[serde(default)]
+    pub per_device_hour: Option<f64>,
+    /// The devices are one's own.
+    #[serde(default)]
+    pub owned: Option<Owned>,
     /// Hours of a month, as the offer counts them: 730 unless it says 720.
     #[serde(default = "average_month")]
     pub hours_per_month: f64,
@@ -59,6 +65,9 @@ pub enum OfferError {
         /// What is expected.
         expected: &'static str,
     },
+    /// There are two prices, or none.
+    #[error("offer \"{0}\" has per_device_hour and owned, or neither: write one of them")]
+    Price(String),
     /// There are none, or too many.
     #[error("it has {0} offers: write 1 to {OFFERS_MAX} of them, each under [[offer]]")]
     Count(usize),
@@ -95,7 +104,7 @@ impl Offer {
     fn check(&self) -> Result<(), OfferError> {
         let above_zero = [
             ("devices", self.devices),
-            ("per_device_hour", self.per_device_hour),
+            ("per_device_hour", self.per_device_hour.unwrap_or(1.0)),
             ("hours_per_month", self.hours_per_month),
             ("months", self.months),
         ];
@@ -105,6 +114,12 @@ impl Offer {
         let is_amount = |(_, found): &(&str, f64)| found.is_finite() && *found >= 0.0;
         let unfit = above_zero.into_iter().find(|figure| !is_positive(figure)).map(|figure| (figure, "above 0"));
         let unfit = unfit.or_else(|| others.into_iter().find(|figure| !is_amount(figure)).map(|f| (f, "not below 0")));
+        if self.per_device_hour.is_some() == self.owned.is_some() {
+            return Err(OfferError::Price(self.name.clone()));
+        }
+        if let Some((key, found, expected)) = self.owned.as_ref().and_then(Owned::unfit) {
+            return Err(OfferError::Unfit { offer: self.name.clone(), key, found, expected });
+        }
         let lost = Some(("lost", self.lost)).filter(|(_, lost)| !(0.0..1.0).contains(lost));
         match unfit.or(lost.map(|figure| (figure, "from 0 to 1"))) {
             None => Ok(()),
@@ -115,7 +130,8 @@ impl Offer {
     /// Returns what the devices cost a month.
     #[must_use]
     pub fn device_cost(&self) -> f64 {
-        self.devices * self.per_device_hour * self.hours_per_month
+        let per_hour = self.per_device_hour.or_else(|| self.owned.as_ref().map(Owned::per_hour)).unwrap_or(0.0);
+        self.devices * per_hour * self.hours_per_month
     }
 
     /// Returns what a month costs in all.
@@ -137,7 +153,8 @@ mod tests {
         let offer = Offer {
             name: "gold".to_owned(),
             devices: 4_096.0,
-            per_device_hour: 1.84,
+            per_device_hour: Some(1.84),
+            owned: None,
             hours_per_month: 720.0,
             monthly: 1_408.0,
             support: 0.0,
@@ -147,7 +164,7 @@ mod tests {
             debugging: 0.0,
         };
         let hyperscaler = Offer {
-            per_device_hour: 2.178,
+            per_device_hour: Some(2.178),
             monthly: 1_856.0 + 82.0 + 3_318.0,
             support: 0.05,
             lost: 131_804.0 / 6_423_183.36,
@@ -156,7 +173,7 @@ mod tests {
             ..offer.clone()
         };
         let silver = Offer {
-            per_device_hour: 2.0,
+            per_device_hour: Some(2.0),
             monthly: 0.0,
             lost: 202_015.0 / 5_898_240.0,
             once: 3_015_787.0,
@@ -178,6 +195,14 @@ mod tests {
         let refused = |text: &str| Offer::read(text).expect_err("not an offer").to_string();
         assert!(refused(&text.replace("devices = 8", "devices = 0")).starts_with("`devices` of offer \"a\" is 0"));
         assert!(refused(&text.replace("support = 0.1", "lost = 1")).contains("from 0 to 1"));
+        assert!(
+            refused(&text.replace("per_device_hour = 2.5", "")).contains("\"a\" has per_device_hour and owned, or")
+        );
+        let owned = |figures: &str| text.replace("per_device_hour = 2.5", &format!("owned = {{{figures}}}"));
+        let bought = Offer::read(&owned("price = 31904.63, watts = 700")).expect("an offer");
+        assert_eq!(format!("{:.2}", bought[0].device_cost() / 8.0 / 730.0), "1.55");
+        assert!(refused(&owned("price = 0, watts = 700")).contains("`owned.price` of offer \"a\" is 0"));
+        assert!(refused(&owned("price = 1, watts = 700, pue = 0.5")).contains("`owned.pue`"));
         assert!(refused(&text.replace("support", "suport")).contains("line 5"));
         assert_eq!(refused(""), "it has 0 offers: write 1 to 100 of them, each under [[offer]]");
     }

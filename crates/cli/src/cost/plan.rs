@@ -1,5 +1,6 @@
 //! `cost plan`: how many devices to reserve, and what offers cost.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -208,7 +209,11 @@ fn offers(file: &Path, is_json: bool) -> Result<(), Failure> {
     let Some(least) = offers.first().map(Offer::month) else { return Ok(()) };
     let ratio = |offer: &Offer| offer.month() / least;
     if is_json {
-        let value = |offer: &Offer| json!({ "name": offer.name, "month": offer.month(), "devices": offer.device_cost(), "ratio": ratio(offer) });
+        let value = |offer: &Offer| {
+            let parts = offer.owned.map(|owned| BTreeMap::from(owned.parts()));
+            let (name, month, devices) = (&offer.name, offer.month(), offer.device_cost());
+            json!({ "name": name, "month": month, "devices": devices, "ratio": ratio(offer), "owned_per_device_hour": parts })
+        };
         return output::json(&offers.iter().map(value).collect::<Vec<_>>());
     }
     let row = |offer: &Offer| {
