@@ -100,6 +100,21 @@ mod tests {
         assert!((both.cost as f64 / 1e9 - expected).abs() < 0.01, "{}", both.money());
     }
 
+    /// Months of 720 hours: E2E Networks' example, 250 GB at 5 a month for 360 hours, is 625; CoreWeave's file storage at 0.11 a month is
+    /// 0.000153 an hour.
+    #[test]
+    fn months_of_720_hours_are_those_of_the_providers_examples() {
+        let of = |per_month: &str, bytes: u64, count: u64| {
+            let price = Some(price(per_month, 1_000_000_000, 720));
+            let stored = Stored { class: StorageClass::Checkpoints, bytes: Bytes(bytes), price };
+            stored.amount(Period { from: hours(0), to: hours(count) }).money().to_string()
+        };
+        assert_eq!(of("5", 250_000_000_000, 360), "$625.00");
+        assert_eq!(of("0.11", 1_000_000_000_000, 1), "$0.15");
+        let pico_dollars = price("0.11", 1_000_000_000, 720).pico_dollars_per_hour(Bytes(1_000_000_000));
+        assert_eq!(format!("{:.6}", pico_dollars as f64 / 1e12), "0.000153");
+    }
+
     #[test]
     fn a_gigabyte_is_not_a_gibibyte() {
         let of = |unit| price("0.10", unit, 730).pico_dollars_per_hour(Bytes(1 << 40));
