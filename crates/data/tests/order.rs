@@ -4,7 +4,7 @@
 
 use std::num::NonZeroU32;
 
-use gangline_data::order::{HeldOut, Part, Shuffle, Stage};
+use gangline_data::order::{HeldOut, Megatron, Part, Shuffle, Stage};
 use gangline_data::{Loader, Options, Room, STATE_BYTES_MAX, Source, State, TokenType, Width};
 
 const LENGTH: u32 = 4;
@@ -260,3 +260,33 @@ fn options_that_make_no_sense_are_refused() {
     let weights = vec![Stage { from: 0, weights: vec![1, 2] }];
     check(one(), Options { stages: weights, ..options(1, 8) }, "stage 0 has 2 weights for 1 sources");
 }
+
+/// A checkpoint knows its order by these digits: what an option is called or how it is printed mustn't change them.
+#[test]
+fn orders_of_this_version_are_known_by_these_ids() {
+    let one = |options: Options| Loader::new(vec![source(403, 0)], options).unwrap().state().order;
+    let of = |shuffle| one(Options { shuffle, ..options(7, 8) });
+    let held_out = HeldOut { one_in: nonzero(3), group: nonzero(2) };
+    let megatron = Megatron { begin: 0.0, end: 0.5, samples: Some(20), surplus: 0.005 };
+    let mut mixture = mixed(&options(7, 8));
+    (0..9).for_each(|_| mixture.skip(1));
+    let found = [
+        of(Shuffle::None),
+        of(Shuffle::Global),
+        of(Shuffle::default()),
+        one(Options { part: Some((Part::Training, held_out)), ..options(7, 8) }),
+        mixture.state().order,
+    ];
+    assert_eq!(found, IDS);
+    let documents = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/writers/megatron-uint16.bin");
+    let blended = |blend: Vec<f64>| {
+        let sources = (0..2).map(|_| Source::open(&documents, None).unwrap()).collect();
+        let shuffle = Shuffle::Megatron(megatron);
+        Loader::new(sources, Options { shuffle, blend, epochs: Some(1), ..options(7, 8) }).unwrap().state().order
+    };
+    assert_eq!([blended(Vec::new()), blended(vec![0.25, 0.75])], MEGATRON_IDS);
+}
+
+const IDS: [&str; 5] =
+    ["9161f7cf47e6d118", "49ad1f337937b846", "f5532e24877ddaa0", "f84a2f784d8aa226", "0174f54f7917dc98"];
+const MEGATRON_IDS: [&str; 2] = ["2d8297c930a6cc31", "371df370b8b34bf9"];
