@@ -438,6 +438,7 @@ fn a_gang_runs_in_an_image_on_slurms_nodes_and_nothing_of_it_is_left() {
     let mut on = OnSlurm::down(2);
     let Some(images) = Images::offer(&mut on.product) else { return };
     on.product.start();
+    ["n1", "n2"].map(|node| on.wait_node(node, "ready"));
     let product = &on.product;
     let job = product.submit(&format!(
         "name: in-image\nimage: {IMAGE}\nnum_nodes: 2\nresources: {{accelerators: \"H100:2\"}}\n\
@@ -470,6 +471,7 @@ fn what_is_to_run_containers_is_missed_on_slurms_nodes_at_once() {
     let mut on = OnSlurm::down(1);
     on.product.variable("GANGLINE_CONTAINERS", "enroot");
     on.product.start();
+    on.wait_node("n1", "ready");
     let resources = "resources: {accelerators: \"H100:1\"}";
     let job = on.product.submit(&format!("name: in-image\nimage: {IMAGE}\n{resources}\nrun: exit 0\n"));
     let job = on.product.wait_state(&job, "failed");

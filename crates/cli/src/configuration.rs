@@ -20,10 +20,10 @@ pub(crate) fn path(folder: &Path, named: Option<&PathBuf>) -> Option<PathBuf> {
     named.cloned().or_else(|| own.exists().then_some(own))
 }
 
-/// Says that a data folder has no configuration file.
+/// Says that a data folder has no configuration file any more.
 pub(crate) fn missing(folder: &Path) -> Failure {
-    let message = format!("there is no configuration file {}", folder.join(FILE).display());
-    Failure::coded("G0505", message, "write it there, or start gangline up with --config FILE")
+    let message = format!("there is no configuration file {} any more", folder.join(FILE).display());
+    Failure::coded("G0505", message, "write it there again; an empty one stands for the defaults")
 }
 
 /// Reads the file at `path` and what it names.

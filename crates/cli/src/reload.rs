@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gangline_api as api;
 use gangline_control::service::{Handle, Service};
@@ -31,14 +32,19 @@ fn described(reloaded: &api::Reloaded) -> String {
 
 /// Returns the function that reads the file again and compares it with what the control plane was started with.
 fn reader((folder, named, started_with): (PathBuf, Option<PathBuf>, Config)) -> ReadConfiguration {
+    let has_file = AtomicBool::new(configuration::path(&folder, named.as_ref()).is_some());
     ReadConfiguration(Arc::new(move || {
         let path = configuration::path(&folder, named.as_ref());
-        let path = path.ok_or_else(|| configuration::missing(&folder).detail())?;
-        let config = configuration::read(&path).map_err(|failure| failure.detail())?;
+        // Without the file that it had, all queues would be gone.
+        if has_file.fetch_or(path.is_some(), Ordering::Relaxed) && path.is_none() {
+            return Err(configuration::missing(&folder).detail());
+        }
+        let read = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read);
+        let config = read.map_err(|failure| failure.detail())?;
         let needs_restart = fixed_differences(&started_with, &config);
         // Mail goes by the server with which the control plane was started.
         let mailing = Config { smtp: started_with.smtp.clone(), ..config };
-        let alerts = alerts::setup(&folder, &mailing, Some(&path)).map_err(|failure| failure.detail())?.rules;
+        let alerts = alerts::setup(&folder, &mailing, path.as_deref()).map_err(|failure| failure.detail())?.rules;
         Ok(Configured { sharing: mailing.sharing, alerts, budgets: mailing.budgets, needs_restart })
     }))
 }
