@@ -438,7 +438,9 @@ fn a_gang_runs_in_an_image_on_slurms_nodes_and_nothing_of_it_is_left() {
     let mut on = OnSlurm::down(2);
     let Some(images) = Images::offer(&mut on.product) else { return };
     on.product.start();
-    ["n1", "n2"].map(|node| on.wait_node(node, "ready"));
+    for node in ["n1", "n2"] {
+        on.wait_node(node, "ready");
+    }
     let product = &on.product;
     let job = product.submit(&format!(
         "name: in-image\nimage: {IMAGE}\nnum_nodes: 2\nresources: {{accelerators: \"H100:2\"}}\n\
