@@ -142,7 +142,7 @@ fn receiver(table: &str, written: &Receiver, path: Option<&Path>) -> Result<expo
     let token = written.token_file.as_ref().map(|file| {
         let file = path.map_or_else(|| file.into(), |path| configuration::beside(path, file));
         std::fs::read_to_string(&file).map(|token| token.trim().to_owned()).map_err(|error| {
-            let hint = "docs/reference/configuration.md#remote_write says what the table may hold";
+            let hint = "docs/reference/configuration.md says what the table may hold";
             Failure::coded("G0505", format!("[{table}]: token_file {}: {error}", file.display()), hint)
         })
     });

@@ -70,12 +70,22 @@ impl OtlpV1 {
         if !metrics && !traces {
             return Err("neither metrics nor traces are to be sent: leave the table out".to_owned());
         }
-        let receiver = ReceiverV1 { url, token_file, user, headers, labels }.read(&OWN_OF_OTLP, is_attribute)?;
+        let names = Names { own: &OWN_OF_OTLP, is_sound: is_attribute, letters: "letters, digits, ., _ and -" };
+        let receiver = ReceiverV1 { url, token_file, user, headers, labels }.read(&names)?;
         if ["/v1/metrics", "/v1/traces"].iter().any(|end| receiver.url.ends_with(end)) {
             return Err("url ends before /v1: paths for metrics and traces are added".to_owned());
         }
         Ok(Otlp { receiver, metrics, traces })
     }
+}
+
+/// How labels may be named.
+struct Names {
+    /// These mean something already.
+    own: &'static [&'static str],
+    is_sound: fn(&str) -> bool,
+    /// What names are made of, for messages.
+    letters: &'static str,
 }
 
 /// Reports whether a label is named as OpenTelemetry names attributes.
@@ -105,11 +115,11 @@ pub(super) struct ReceiverV1 {
 impl ReceiverV1 {
     /// Returns the receiver of remote write; an error says which value is invalid.
     pub(super) fn of_remote_write(self) -> Result<Receiver, String> {
-        self.read(&OWN, is_label)
+        self.read(&Names { own: &OWN, is_sound: is_label, letters: "letters, digits and _" })
     }
 
-    /// Returns a receiver, to which labels of these names mean something already.
-    fn read(self, own: &[&str], is_name: fn(&str) -> bool) -> Result<Receiver, String> {
+    /// Returns a receiver whose labels have names of this form.
+    fn read(self, names: &Names) -> Result<Receiver, String> {
         let ReceiverV1 { url, token_file, user, headers, labels } = self;
         let has_host = ["http://", "https://"].iter().any(|scheme| url.len() > scheme.len() && url.starts_with(scheme));
         if !has_host || url.contains(|letter: char| letter.is_whitespace() || letter.is_control()) {
@@ -134,8 +144,8 @@ impl ReceiverV1 {
         if labels.len() > LABELS_MAX {
             return Err(format!("more than {LABELS_MAX} labels"));
         }
-        match labels.keys().find(|name| !is_name(name) || own.contains(&name.as_str())) {
-            Some(name) => Err(format!("labels: \"{name}\" is taken, or no name of letters, digits and _")),
+        match labels.keys().find(|name| !(names.is_sound)(name) || names.own.contains(&name.as_str())) {
+            Some(name) => Err(format!("labels: \"{name}\" is taken, or no name of {}", names.letters)),
             None => Ok(Receiver { url, token_file, user, headers, labels }),
         }
     }
