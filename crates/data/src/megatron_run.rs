@@ -47,11 +47,11 @@ pub(crate) fn reorder(sources: &mut [Source], order: Megatron, options: &Options
 
 /// How many samples of each source a blend with weights takes.
 struct Shares {
-    /// Normalised.
+    /// Weights whose sum is one.
     weights: Vec<f64>,
     /// Samples of the blend.
     size: u64,
-    /// For how many each source is read.
+    /// Samples for which each source is read, with the surplus.
     built: Vec<u64>,
 }
 

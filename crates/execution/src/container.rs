@@ -64,8 +64,8 @@ impl ContainerRuntime {
         folders.any(|folder| folder.is_absolute() && is_program(&folder.join(self.program())))
     }
 
-    /// Reports whether processes of its containers have numbers of their own, and are nobody's group outside; those of others are processes
-    /// like any, in a view of the file system.
+    /// Reports whether its containers have process numbers and process groups of their own. Processes in other runtimes' containers are
+    /// ordinary processes of the node with another view of the file system.
     #[must_use]
     pub fn is_apart(self) -> bool {
         self == ContainerRuntime::Podman

@@ -37,12 +37,12 @@ pub(super) struct Elsewhere {
     remotes: Remotes,
     /// Where measurements are sent as well.
     remote_write: Option<export::Receiver>,
-    /// The same, by OpenTelemetry's protocol.
+    /// Where measurements are sent by OpenTelemetry's protocol.
     otlp_metrics: Option<export::Receiver>,
     otlp_traces: Option<TracesTo>,
 }
 
-/// Where traces of jobs are sent, and which jobs have ended.
+/// Where traces of jobs are sent, and the channel of the ids of ended jobs.
 struct TracesTo {
     receiver: export::Receiver,
     tell: SyncSender<JobId>,
@@ -50,7 +50,7 @@ struct TracesTo {
 }
 
 impl Elsewhere {
-    /// Returns whom to tell which jobs have ended, if anybody wants to know.
+    /// Returns the channel that takes the ids of ended jobs, if traces are sent.
     pub(super) fn ended(&self) -> Option<SyncSender<JobId>> {
         self.otlp_traces.as_ref().map(|traces| traces.tell.clone())
     }

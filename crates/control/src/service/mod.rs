@@ -110,7 +110,7 @@ pub struct Options {
     pub agent_every: Option<Duration>,
     /// Delivers notices of jobs; without it nobody is told.
     pub courier: Option<Courier>,
-    /// Is told which jobs have ended, after that is durable. One that doesn't keep up misses some.
+    /// Takes the id of each job that has ended, once its end is durable. A full channel loses the id.
     pub ended: Option<SyncSender<JobId>>,
     /// Heartbeat, lease and orphan times.
     pub timing: Timing,

@@ -40,7 +40,7 @@ impl Actor {
         batch.notices.extend(notices);
     }
 
-    /// Passes on which jobs have ended, to whoever asked for it.
+    /// Sends the ids of jobs that have ended to the channel that takes them, if there is one.
     pub(super) fn tell_ended(&self, jobs: &[JobId]) {
         let Some(asked) = &self.options.ended else { return };
         let missed = jobs.iter().filter(|job| asked.try_send(**job).is_err()).count();

@@ -30,7 +30,7 @@ impl Counts {
         Some(Counts { found: number(0), fetched: number(8) })
     }
 
-    /// Adds to a copy's counts. A training doesn't end for want of a count, so errors are left out.
+    /// Adds to a copy's counts. Errors are ignored: a count that can't be written mustn't end a training run.
     pub(super) fn add(self, cache: &Cache, key: &str) {
         let path = cache.part_path(key, COUNTS);
         let open = || File::options().create(true).truncate(false).read(true).write(true).open(&path);

@@ -16,7 +16,7 @@ pub const MEGATRON_MAX: u64 = u32::MAX as u64 - 2;
 /// Less of the last pass than this share of it is shuffled apart.
 const SHARE_OF_LAST: f64 = 0.80;
 
-/// What of each source is read, and for how many samples.
+/// The part of each source that is read, and the number of samples that the run takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Megatron {
     /// The share of its documents at which the part begins.

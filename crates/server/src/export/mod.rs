@@ -120,7 +120,7 @@ impl Service {
             Kind::RemoteWrite => ("remote-write", Format::RemoteWrite),
             Kind::OtlpMetrics | Kind::OtlpTraces => ("otlp-metrics", Format::Otlp),
         };
-        // OpenTelemetry has labels of the whole in a place of their own.
+        // OpenTelemetry's requests carry the labels of all series as attributes of the resource.
         let (of_series, of_whole) = match format {
             Format::RemoteWrite => (receiver.labels.clone(), Vec::new()),
             Format::Otlp => (Vec::new(), receiver.labels.clone()),

@@ -13,9 +13,9 @@ use super::queue::Sample;
 
 /// Headers of a request.
 pub(super) const HEADERS: [(&str, &str); 1] = [("content-type", "application/x-protobuf")];
-/// What the whole is called.
+/// The value of the attribute `service.name`, and the name of the scope.
 const SERVICE: &str = "gangline";
-/// What names of attributes begin with.
+/// The beginning of the names of attributes that are ours.
 const PREFIX: &str = "gangline.";
 /// Kinds of spans (`SPAN_KIND_INTERNAL`) and of ends (`STATUS_CODE_ERROR`).
 const INTERNAL: i32 = 1;

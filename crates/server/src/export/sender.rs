@@ -112,7 +112,7 @@ impl<O: Outbox> Worker<O> {
         match outcome {
             Outcome::Away(why) => {
                 if self.retry_after.is_none() {
-                    warn!(url, why, what, "something can't be sent, and waits");
+                    warn!(url, why, what, "the receiver can't be reached, and what is to be sent waits");
                 }
                 *failure = Some(why);
                 self.retry_after = Some(self.retry_after.map_or(RETRY_AFTER, |it| (it * 2).min(RETRY_AFTER_MAX)));
@@ -121,13 +121,13 @@ impl<O: Outbox> Worker<O> {
             Outcome::Taken => *taken += *on_its_way,
             Outcome::Refused(why) => {
                 if *refused == 0 {
-                    warn!(url, why, what, "something was refused, and isn't sent again");
+                    warn!(url, why, what, "the receiver refused a request, which isn't sent again");
                 }
                 *refused += *on_its_way;
             }
         }
         if self.retry_after.take().is_some() {
-            info!(url, what, "the receiver takes it again");
+            info!(url, what, "the receiver can be reached again");
         }
         (*on_its_way, *failure) = (0, None);
         self.on_its_way.clear();

@@ -62,7 +62,7 @@ fn an_address_is_refused_where_nothing_can_be_mailed() {
     assert_eq!(refused.map(drop), Err(Error::NoMailServer(email)));
 }
 
-/// Whoever asked is told of ends, and a job's life is spans that lie in those that they are a part of.
+/// The channel gets the id of an ended job, and each span of the job's life lies within its parent.
 #[test]
 fn ends_are_told_and_a_life_has_the_phases_that_the_attempts_came_to() {
     let mut world = World::new(&[("n1", 1)]);
