@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::fixtures::images::{IMAGE, Images};
+use crate::fixtures::images::{Engine, IMAGE, Images};
 use crate::fixtures::product::{self, attempts};
 use crate::fixtures::slurm::{GPUS, OnSlurm, is_possible};
 use crate::fixtures::{try_for, wait_for};
@@ -436,7 +436,7 @@ fn a_gang_runs_in_an_image_on_slurms_nodes_and_nothing_of_it_is_left() {
         return;
     }
     let mut on = OnSlurm::down(2);
-    let Some(images) = Images::offer(&mut on.product) else { return };
+    let Some(images) = Images::offer(Engine::Podman, &mut on.product) else { return };
     on.product.start();
     for node in ["n1", "n2"] {
         on.wait_node(node, "ready");

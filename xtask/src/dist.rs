@@ -117,7 +117,7 @@ fn package(system: &Path, processor: &str) -> anyhow::Result<PathBuf> {
     let control = format!(
         "Package: gangline\nVersion: {VERSION}\nArchitecture: {processor}\nSection: admin\nPriority: optional\n\
          Maintainer: Gangline's developers <gangline@localhost>\nInstalled-Size: {size}\n\
-         Recommends: systemd\nSuggests: slurm-client, podman\n\
+         Recommends: systemd\nSuggests: slurm-client, podman | docker.io\n\
          Description: control plane for LLM training\n \
          Plans, schedules, runs, checkpoints, watches and accounts for training jobs, on one machine or on Slurm.\n"
     );

@@ -40,9 +40,11 @@ pub(crate) const NETWORKS: Tool = Tool { program: "ip", package: "iproute2" };
 /// These read the completions of their shell; without them those aren't checked.
 pub(crate) const ZSH: Tool = Tool { program: "zsh", package: "zsh" };
 pub(crate) const FISH: Tool = Tool { program: "fish", package: "fish" };
-/// Runs the containers of the tests, which skip themselves without it; its parts, and what is in the image.
+/// These run the containers of the tests, which skip themselves without them; their parts, and what is in the image.
 pub(crate) const PODMAN: Tool = Tool { program: "podman", package: "podman" };
 pub(crate) const CRUN: Tool = Tool { program: "crun", package: "crun" };
+/// Docker's daemon; its package has the program too.
+pub(crate) const DOCKER: Tool = Tool { program: "dockerd", package: "docker.io" };
 pub(crate) const BUSYBOX: Tool = Tool { program: "busybox", package: "busybox-static" };
 /// Reads the manual pages' markup; without it that isn't checked.
 pub(crate) const GROFF: Tool = Tool { program: "groff", package: "groff-base" };

@@ -2,7 +2,7 @@
 //!
 //! The command replaces this process, so it has this terminal: signals, job control and the exit code are its own. It
 //! has the environment and the folder of one of the job's ranks, and joins the rank's control group. It is thus known
-//! as the job's, and ends with the job's attempt. Beside a rank in podman's container it starts in the container; beside one
+//! as the job's, and ends with the job's attempt. Beside a rank in podman's or Docker's container it starts in the container; beside one
 //! in Apptainer's or enroot's, which is a view of the file system and nothing else, in another one like it.
 
 use std::ffi::{OsStr, OsString};
@@ -122,8 +122,10 @@ impl Rank {
     fn container(&self) -> Option<Vec<OsString>> {
         let named = self.environment.iter().find(|(name, _)| name == CONTAINER_VARIABLE);
         if let Some((_, container)) = named {
+            let runtime =
+                command_line_of(self.pid).and_then(|shim| runtime_of(&shim)).unwrap_or(ContainerRuntime::Podman);
             let tty = std::io::stdin().is_terminal().then_some("--tty");
-            let options = ["podman", "exec", "--interactive"].into_iter().chain(tty).chain(["--workdir"]);
+            let options = [runtime.program(), "exec", "--interactive"].into_iter().chain(tty).chain(["--workdir"]);
             let place = [self.folder.as_os_str().to_owned(), container.clone()];
             return Some(options.map(OsString::from).chain(place).collect());
         }
@@ -177,10 +179,15 @@ fn become_command(rank: &Rank, command: &[OsString]) -> Result<std::convert::Inf
 /// the shell, its option and the job's command.
 fn view_of(shim: &[OsString]) -> Option<Vec<OsString>> {
     let (_, command) = shim.split_at_checked(shim.iter().position(|word| word == "--")? + 1)?;
-    let runtime = command.first()?.to_str()?.parse::<ContainerRuntime>();
-    let is_viewer = runtime.is_ok_and(|runtime| !runtime.is_apart());
+    let is_viewer = runtime_of(shim).is_some_and(|runtime| !runtime.is_apart());
     let (container, _shell) = command.split_at_checked(command.len().checked_sub(3)?)?;
     is_viewer.then(|| container.to_vec())
+}
+
+/// Returns what runs the container of a shim's rank, by the shim's command line.
+fn runtime_of(shim: &[OsString]) -> Option<ContainerRuntime> {
+    let option = shim.iter().position(|word| word == "--container")?;
+    shim.get(option + 1)?.to_str()?.parse().ok()
 }
 
 /// Returns the words of a process's command line; none if there is no such process.
@@ -218,6 +225,10 @@ mod tests {
         let line = [&shim[..], &container, &["sh", "-c", "python -- train.py"]].concat();
         assert_eq!(view_of(&words(&line)), Some(words(&container)));
         assert_eq!(view_of(&words(&["gangline", "keep-rank", "--", "sh", "-c", "apptainer"])), None);
+        assert_eq!(
+            view_of(&words(&["gangline", "keep-rank", "--container", "docker", "--", "docker", "run", "x"])),
+            None
+        );
         assert_eq!(view_of(&words(&["gangline", "keep-rank"])), None);
         assert_eq!(view_of(&words(&["gangline", "--", "sh"])), None);
     }

@@ -76,6 +76,9 @@ pub(crate) enum Internal {
         /// The shim's process id.
         #[arg(long)]
         shim: u32,
+        /// What is the command's standard input, as it is open in the shim; nothing by default.
+        #[arg(long)]
+        input: Option<u32>,
         /// The rank's command.
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
@@ -110,7 +113,7 @@ pub(crate) fn run(internal: Internal) -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed("read whose devices to hold", &error),
         },
-        Internal::ExecRank { shim, command } => match exec_rank(shim, &command) {
+        Internal::ExecRank { shim, input, command } => match exec_rank(shim, input, &command) {
             Ok(never) => match never {},
             Err(error) => failed_rank(&error),
         },

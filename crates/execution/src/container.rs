@@ -1,5 +1,6 @@
-//! What runs containers on a node: podman; Apptainer, which sites with shared clusters tend to have; or enroot, which NVIDIA's clusters
-//! have. None has a daemon, so all processes of a container descend from the rank's shim, which ends them as it ends those of any rank.
+//! What runs containers on a node: podman; Apptainer, which sites with shared clusters tend to have; enroot, which NVIDIA's clusters have;
+//! or Docker. All processes of a container descend from the rank's shim, which ends them as it ends those of any rank; Docker's are its
+//! daemon's children, and name the shim to which they belong ([`crate::process::OWNERS_VARIABLE`]).
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -21,19 +22,24 @@ pub enum ContainerRuntime {
     Apptainer,
     /// Enroot. Its containers are views of the file system too.
     Enroot,
+    /// Docker. Its containers have numbers of processes of their own, and are started by its daemon.
+    Docker,
 }
 
 impl ContainerRuntime {
     /// The variable that says which is used where a node has several.
     pub const CHOICE: &str = "GANGLINE_CONTAINERS";
     /// All, in the order in which they are looked for.
-    const ALL: [ContainerRuntime; 3] =
+    const ALL: [ContainerRuntime; 4] =
+        [ContainerRuntime::Podman, ContainerRuntime::Apptainer, ContainerRuntime::Enroot, ContainerRuntime::Docker];
+    /// All under Slurm: Docker's containers would leave the allocation's control groups, and with them its limits and its accounting.
+    const UNDER_SLURM: [ContainerRuntime; 3] =
         [ContainerRuntime::Podman, ContainerRuntime::Apptainer, ContainerRuntime::Enroot];
 
     /// Returns what runs the containers of an image: what the environment asks for, if that can; else the first that can and
     /// is installed, or the first of all if none is.
     pub(crate) fn of(image: &str, environment: &BTreeMap<OsString, OsString>) -> ContainerRuntime {
-        let able = Self::able(image);
+        let able = Self::able(image, environment);
         let installed = || able.iter().copied().find(|runtime| runtime.is_installed(environment));
         Self::chosen(image, environment).or_else(installed).unwrap_or(able[0])
     }
@@ -41,14 +47,15 @@ impl ContainerRuntime {
     /// Returns what the environment asks for, if that can run an image.
     fn chosen(image: &str, environment: &BTreeMap<OsString, OsString>) -> Option<ContainerRuntime> {
         let named = environment.get(OsStr::new(Self::CHOICE)).and_then(|name| name.to_str()?.parse().ok());
-        named.filter(|runtime| Self::able(image).contains(runtime))
+        named.filter(|runtime| Self::able(image, environment).contains(runtime))
     }
 
     /// Returns those that can run an image, in the order in which they are looked for. A squashed file system is enroot's own format, and
     /// only enroot reads the environment that is in it.
-    fn able(image: &str) -> &'static [ContainerRuntime] {
+    fn able(image: &str, environment: &BTreeMap<OsString, OsString>) -> &'static [ContainerRuntime] {
         let is_squashed = SQUASHED.iter().any(|extension| image.ends_with(extension));
         match (is_file(image), is_squashed) {
+            (false, _) if is_under_slurm(environment) => &Self::UNDER_SLURM,
             (false, _) => &Self::ALL,
             (true, false) => &[ContainerRuntime::Apptainer],
             (true, true) => &[ContainerRuntime::Enroot, ContainerRuntime::Apptainer],
@@ -68,15 +75,22 @@ impl ContainerRuntime {
     /// ordinary processes of the node with another view of the file system.
     #[must_use]
     pub fn is_apart(self) -> bool {
-        self == ContainerRuntime::Podman
+        matches!(self, ContainerRuntime::Podman | ContainerRuntime::Docker)
+    }
+
+    /// Reports whether a daemon starts its containers, and not the rank's shim.
+    pub(crate) fn has_daemon(self) -> bool {
+        self == ContainerRuntime::Docker
     }
 
     /// Returns the program's name.
-    pub(crate) fn program(self) -> &'static str {
+    #[must_use]
+    pub fn program(self) -> &'static str {
         match self {
             ContainerRuntime::Podman => "podman",
             ContainerRuntime::Apptainer => "apptainer",
             ContainerRuntime::Enroot => "enroot",
+            ContainerRuntime::Docker => "docker",
         }
     }
 
@@ -85,7 +99,7 @@ impl ContainerRuntime {
         let chosen = environment.get(OsStr::new(Self::CHOICE)).map(|name| name.to_string_lossy().into_owned());
         let misnamed = chosen.filter(|name| name.parse::<ContainerRuntime>().is_err());
         if let Some(name) = misnamed {
-            return Some(format!("{} is {name:?}, which is none of podman, apptainer and enroot", Self::CHOICE));
+            return Some(format!("{} is {name:?}, which is none of {}", Self::CHOICE, listed(&Self::ALL)));
         }
         let runtime = ContainerRuntime::of(image, environment);
         (!runtime.is_installed(environment)).then(|| missing(image, environment, place))
@@ -97,15 +111,23 @@ pub(crate) fn missing(image: &str, environment: &BTreeMap<OsString, OsString>, p
     if let Some(chosen) = ContainerRuntime::chosen(image, environment) {
         return format!("{chosen}, which {} asks for, isn't installed on {place}", ContainerRuntime::CHOICE);
     }
-    match ContainerRuntime::able(image) {
+    match ContainerRuntime::able(image, environment) {
         [only] => format!("{only} isn't installed on {place}"),
         [first, second] => format!("neither {first} nor {second} is installed on {place}"),
-        all => {
-            let (last, others) = all.split_last().expect("something runs every image");
-            let others: Vec<&str> = others.iter().map(|runtime| runtime.program()).collect();
-            format!("none of {} and {last} is installed on {place}", others.join(", "))
-        }
+        all => format!("none of {} is installed on {place}", listed(all)),
     }
+}
+
+/// Returns names as `podman, apptainer and enroot`.
+fn listed(runtimes: &[ContainerRuntime]) -> String {
+    let (last, others) = runtimes.split_last().expect("something runs every image");
+    let others: Vec<&str> = others.iter().map(|runtime| runtime.program()).collect();
+    format!("{} and {last}", others.join(", "))
+}
+
+/// Reports whether an environment is that of a job of Slurm.
+fn is_under_slurm(environment: &BTreeMap<OsString, OsString>) -> bool {
+    environment.contains_key(OsStr::new("SLURM_JOB_ID"))
 }
 
 /// Reports whether an image is a file or folder of the node, and no name in a registry.
@@ -161,15 +183,21 @@ mod tests {
         environment.insert(ContainerRuntime::CHOICE.into(), "apptainer".into());
         assert_eq!(ContainerRuntime::of(name, &environment), ContainerRuntime::Apptainer);
         environment.insert(ContainerRuntime::CHOICE.into(), "docker".into());
+        assert_eq!(ContainerRuntime::of(name, &environment), ContainerRuntime::Docker);
+        environment.insert("SLURM_JOB_ID".into(), "7".into());
+        assert_eq!(ContainerRuntime::of(name, &environment), ContainerRuntime::Podman, "its containers leave Slurm");
+        environment.remove(OsStr::new("SLURM_JOB_ID"));
+        environment.insert(ContainerRuntime::CHOICE.into(), "nerdctl".into());
         assert_eq!(ContainerRuntime::of(name, &environment), ContainerRuntime::Podman, "an unknown one is no choice");
         let missing =
             |environment: &BTreeMap<OsString, OsString>| ContainerRuntime::missing_for(name, environment, "n1");
-        let told = "GANGLINE_CONTAINERS is \"docker\", which is none of podman, apptainer and enroot";
+        let told = "GANGLINE_CONTAINERS is \"nerdctl\", which is none of podman, apptainer, enroot and docker";
         assert_eq!(missing(&environment).as_deref(), Some(told));
         environment.remove(OsStr::new(ContainerRuntime::CHOICE));
         assert_eq!(missing(&environment), None);
         environment.insert("PATH".into(), "bin:/nowhere".into());
-        assert_eq!(missing(&environment).as_deref(), Some("none of podman, apptainer and enroot is installed on n1"));
+        let told = "none of podman, apptainer, enroot and docker is installed on n1";
+        assert_eq!(missing(&environment).as_deref(), Some(told));
         environment.insert(ContainerRuntime::CHOICE.into(), "podman".into());
         let told = "podman, which GANGLINE_CONTAINERS asks for, isn't installed on n1";
         assert_eq!(missing(&environment).as_deref(), Some(told));
@@ -183,6 +211,6 @@ mod tests {
         for runtime in ContainerRuntime::ALL {
             assert_eq!(runtime.to_string().parse(), Ok(runtime));
         }
-        assert!("docker".parse::<ContainerRuntime>().is_err());
+        assert!("nerdctl".parse::<ContainerRuntime>().is_err());
     }
 }

@@ -1,15 +1,22 @@
 //! Processes as `/proc` shows them: their identity beyond a process id that the system reuses, and their
 //! descendants.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getppid, kill_process};
 use serde::{Deserialize, Serialize};
 
 /// The variable that identifies all processes of an attempt when its supervisor and shims are gone: its
 /// value, this node's folder of the attempt, is unique to the attempt.
 pub(crate) const ATTEMPT_FOLDER_VARIABLE: &str = "GANGLINE_ATTEMPT_DIR";
+
+/// The variable by which a process that a daemon started for another says to whom it belongs: its owners as `PID.START`, the nearest
+/// first. START is as in [`Stat::start_ticks`].
+pub(crate) const OWNERS_VARIABLE: &str = "GANGLINE_OWNERS";
+/// How the line of a containerd-shim's `/proc/PID/stat` names it. Docker's containers are children of these.
+const DAEMONS: &str = "(containerd-shim";
 
 /// Linux limits the arguments and the environment of a process to 6 MiB together.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
@@ -135,9 +142,37 @@ pub(crate) fn as_pid(pid: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
-/// Returns the living descendants of `ancestor`, at any depth, except those in or below `spared`.
+/// Returns what [`OWNERS_VARIABLE`] is for what this process has started elsewhere: it belongs to this process, and to its parent once
+/// this one is gone.
+pub(crate) fn owners() -> String {
+    let parent = getppid().and_then(|parent| u32::try_from(parent.as_raw_nonzero().get()).ok());
+    let both = [Some(own_pid()), parent].into_iter().flatten();
+    let named = both.filter_map(|pid| Some(format!("{pid}.{}", stat(pid)?.start_ticks)));
+    named.collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the nearest living owner that a process's environment names.
+fn owner(environment: &[u8]) -> Option<u32> {
+    let mut variables = environment.split(|byte| *byte == 0);
+    let named = variables.find_map(|entry| entry.strip_prefix(OWNERS_VARIABLE.as_bytes())?.strip_prefix(b"="))?;
+    str::from_utf8(named).ok()?.split(' ').find_map(|named| {
+        let (pid, start_ticks) = named.split_once('.')?;
+        let (pid, start_ticks) = (pid.parse().ok()?, start_ticks.parse::<u64>().ok()?);
+        stat(pid).is_some_and(|stat| stat.start_ticks == start_ticks && !stat.is_zombie).then_some(pid)
+    })
+}
+
+/// Returns the living descendants of `ancestor`, at any depth, except those in or below `spared`. What Docker's daemon started for one of
+/// them counts as its child.
 pub(crate) fn descendants(ancestor: u32, spared: &[u32]) -> Vec<u32> {
-    let parents: Vec<(u32, u32)> = numbers().filter_map(living_with_parent).collect();
+    let all: Vec<Living> = numbers().filter_map(living).collect();
+    let daemons: BTreeSet<u32> = all.iter().filter(|process| process.is_daemon).map(|process| process.pid).collect();
+    let parent_of = |process: &Living| {
+        let owner = || owner(&environment(process.pid)?);
+        let owner = if daemons.contains(&process.parent) { owner() } else { None };
+        (process.pid, owner.unwrap_or(process.parent))
+    };
+    let parents: Vec<(u32, u32)> = all.iter().map(parent_of).collect();
     let mut family = vec![ancestor];
     let mut next = 0;
     while let Some(parent) = family.get(next).copied() {
@@ -167,10 +202,18 @@ pub(crate) fn numbers() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Returns a process and its parent, unless it is a zombie.
-fn living_with_parent(pid: u32) -> Option<(u32, u32)> {
-    let stat = stat(pid)?;
-    (!stat.is_zombie).then_some((pid, stat.parent))
+/// A process that isn't a zombie.
+struct Living {
+    pid: u32,
+    parent: u32,
+    /// It runs containers for Docker's daemon.
+    is_daemon: bool,
+}
+
+fn living(pid: u32) -> Option<Living> {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = parse_stat(&line).filter(|stat| !stat.is_zombie)?;
+    Some(Living { pid, parent: stat.parent, is_daemon: line.contains(DAEMONS) })
 }
 
 #[cfg(test)]
@@ -217,6 +260,19 @@ mod tests {
         child.wait().expect("the child can be reaped");
         assert!(found.contains(&pid));
         assert!(!spared.contains(&pid));
+    }
+
+    #[test]
+    fn a_process_that_a_daemon_started_belongs_to_the_nearest_owner_that_is_alive() {
+        let own = owners();
+        let entry = |owners: &str| format!("A=1\0{OWNERS_VARIABLE}={owners}\0B=2").into_bytes();
+        assert_eq!(owner(&entry(&own)), Some(own_pid()));
+        let (_, parent) = own.split_once(' ').expect("two owners");
+        assert_eq!(owner(&entry(&format!("{}.1 {parent}", own_pid()))), Some(std::os::unix::process::parent_id()));
+        for nobody in ["", "x", "4294967295.1", "1 2"] {
+            assert_eq!(owner(&entry(nobody)), None, "{nobody}");
+        }
+        assert_eq!(owner(b"A=1"), None);
     }
 
     #[test]

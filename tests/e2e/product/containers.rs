@@ -4,14 +4,23 @@ use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fixtures::images::{IMAGE, Images};
+use crate::fixtures::images::{Engine, IMAGE, Images};
 use crate::fixtures::product::{Product, assert_booked_exactly, rank_pid};
 use crate::fixtures::wait_for;
 
 #[test]
 fn setup_and_ranks_run_in_the_image_and_see_the_jobs_folders_and_volumes() {
+    job_in_an_image(Engine::Podman);
+}
+
+#[test]
+fn setup_and_ranks_run_in_dockers_image_and_see_the_jobs_folders_and_volumes() {
+    job_in_an_image(Engine::Docker);
+}
+
+fn job_in_an_image(engine: Engine) {
     let mut product = Product::down(&["a=cpu:2"]);
-    let Some(images) = Images::offer(&mut product) else { return };
+    let Some(images) = Images::offer(engine, &mut product) else { return };
     product.start();
     let (code, data) = (product.path("code"), product.path("data-set"));
     fs::create_dir_all(&code).expect("a folder");
@@ -23,7 +32,8 @@ fn setup_and_ranks_run_in_the_image_and_see_the_jobs_folders_and_volumes() {
          setup: echo prepared > setup.txt\n\
          run: |\n  echo \"rank $RANK of $WORLD_SIZE $GREETING $(cat /corpus/tokens) $(cat setup.txt) $(ls /bin | wc -l)\"\n\
          \x20 touch /corpus/x || echo \"read only\"\n  touch \"$GANGLINE_CHECKPOINT_DIR/of-$RANK\" \"$GANGLINE_ATTEMPT_DIR/x\"\n\
-         \x20 test -S \"$GANGLINE_SOCKET\" && test ! -d /usr && echo apart\n",
+         \x20 test -S \"$GANGLINE_SOCKET\" && test ! -d /usr && echo apart\n\
+         \x20 cat /proc/self/cgroup\n",
         data.display()
     ));
     let job_shown = product.wait_state(&job, "succeeded");
@@ -33,6 +43,8 @@ fn setup_and_ranks_run_in_the_image_and_see_the_jobs_folders_and_volumes() {
         let log = product.run(&["logs", &job, "--rank", rank]).stdout;
         assert!(log.contains(&format!("rank {rank} of 2 it's ok corpus prepared 9")), "{log}");
         assert!(log.contains("read only") && log.contains("apart"), "{log}");
+        // Docker makes a group of its own, and the job's processes are in that of their rank all the same.
+        assert!(!log.contains("0::/docker"), "{log}");
         let saved = job_shown["checkpoint_path"].as_str().expect("a folder");
         assert!(fs::exists(format!("{saved}/of-{rank}")).expect("it is ours"), "{saved}");
     }
@@ -40,12 +52,21 @@ fn setup_and_ranks_run_in_the_image_and_see_the_jobs_folders_and_volumes() {
     assert_eq!(images.containers(), "");
 }
 
-/// A program below the job's shell is asked to end, saves, and its code says how the job ended; the rest of the shell's
-/// commands isn't run.
 #[test]
 fn a_program_in_a_container_saves_before_it_is_stopped_and_nothing_is_left() {
+    saving_in_a_container(Engine::Podman);
+}
+
+#[test]
+fn a_program_in_dockers_container_saves_before_it_is_stopped_and_nothing_is_left() {
+    saving_in_a_container(Engine::Docker);
+}
+
+/// A program below the job's shell is asked to end, saves, and its code says how the job ended; the rest of the shell's
+/// commands isn't run.
+fn saving_in_a_container(engine: Engine) {
     let mut product = Product::down(&["a=cpu:1"]);
-    let Some(images) = Images::offer(&mut product) else { return };
+    let Some(images) = Images::offer(engine, &mut product) else { return };
     product.start();
     let job = product.submit(&format!(
         "name: saves\nimage: {IMAGE}\nrun: |\n  sh -c 'trap \"sleep 1; touch saved; exit 94\" TERM; touch begun; while :; do sleep 0.1; done'\n\
@@ -67,8 +88,18 @@ fn a_program_in_a_container_saves_before_it_is_stopped_and_nothing_is_left() {
 /// Proves A-13 for containers: podman, its monitor and the container end with the supervisor.
 #[test]
 fn a_container_ends_with_its_supervisor_and_a_failure_in_it_is_told_as_its_own() {
+    supervisor_of_a_container_killed(Engine::Podman);
+}
+
+/// Proves A-13 where a daemon has started the container.
+#[test]
+fn dockers_container_ends_with_its_supervisor_and_a_failure_in_it_is_told_as_its_own() {
+    supervisor_of_a_container_killed(Engine::Docker);
+}
+
+fn supervisor_of_a_container_killed(engine: Engine) {
     let mut product = Product::down(&["a=cpu:1"]);
-    let Some(images) = Images::offer(&mut product) else { return };
+    let Some(images) = Images::offer(engine, &mut product) else { return };
     product.start();
     let job = product.submit(&format!(
         "name: killed\nimage: {IMAGE}\nrecovery: {{max_faults: 1}}\nrun: |\n\
@@ -90,7 +121,7 @@ fn a_container_ends_with_its_supervisor_and_a_failure_in_it_is_told_as_its_own()
 #[test]
 fn an_image_that_is_nowhere_is_told_with_what_podman_said() {
     let mut product = Product::down(&["a=cpu:1"]);
-    let Some(_images) = Images::offer(&mut product) else { return };
+    let Some(_images) = Images::offer(Engine::Podman, &mut product) else { return };
     product.start();
     let job = product.submit("name: gone\nimage: localhost:1/gone:1\nrecovery: {max_faults: 0}\nrun: exit 0\n");
     let job = product.wait_state(&job, "failed");

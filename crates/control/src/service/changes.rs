@@ -50,7 +50,8 @@ impl Actor {
     /// Returns what a user should know about a job that is taken.
     pub(super) fn notes_on(&self, spec: &JobSpec) -> Vec<String> {
         let asks = spec.gang.cpus_per_node > 0 || spec.gang.memory_per_node.0 > 0;
-        let unenforced = self.options.launcher.unenforced().filter(|_| asks);
+        let image = spec.program.container.as_ref().map(|container| container.image.as_str());
+        let unenforced = self.options.launcher.unenforced(image).filter(|_| asks);
         let unenforced = unenforced.map(|why| format!("what it asks for is counted, but {why}"));
         let longest = self.options.launcher.longest_run().filter(|_| spec.time_limit.is_none());
         let longest = longest.map(|(longest, why)| {

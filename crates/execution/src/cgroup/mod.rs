@@ -9,3 +9,4 @@ mod place;
 pub(crate) use attempt::AttemptGroup;
 pub(crate) use limits::{Enforced, Limits, prepare};
 pub(crate) use memory::{Limit, limit, oom_kills};
+pub(crate) use place::enter_group_of_this_process;

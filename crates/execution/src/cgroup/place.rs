@@ -34,6 +34,14 @@ pub(super) fn own(tree: Tree) -> Option<Place> {
     place(tree, &read("/proc/self/mounts"), &read("/proc/self/cgroup"))
 }
 
+/// Moves processes into this process's group in the unified hierarchy, as far as the system allows it.
+pub(crate) fn enter_group_of_this_process(pids: &[u32]) {
+    let Some(group) = own(Tree::Unified) else { return };
+    for pid in pids {
+        let _ = fs::write(group.folder().join("cgroup.procs"), pid.to_string());
+    }
+}
+
 fn place(tree: Tree, mounts: &str, groups: &str) -> Option<Place> {
     Some(Place { root: mounted(tree, mounts)?, group: group(tree, groups)? })
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 /// Names, and prefixes with a star.
-const PASSED: [&str; 53] = [
+const PASSED: [&str; 56] = [
     "PATH",
     "HOME",
     "USER",
@@ -56,6 +56,9 @@ const PASSED: [&str; 53] = [
     "REGISTRY_AUTH_FILE",
     "APPTAINER_*",
     "ENROOT_*",
+    "DOCKER_CONFIG",
+    "DOCKER_CONTEXT",
+    "DOCKER_HOST",
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
     "GANGLINE_CONTAINERS",

@@ -58,9 +58,10 @@ pub trait Launcher: Send + Sync {
         false
     }
 
-    /// Returns why what a job asks for in `memory` and `cpus` is only counted where it runs; none if its
+    /// Returns why what a job asks for in `memory` and `cpus` is only counted where it runs, in this image if in one; none if its
     /// processes are held to it, or if that is for the launcher's own system to do.
-    fn unenforced(&self) -> Option<&str> {
+    fn unenforced(&self, image: Option<&str>) -> Option<&str> {
+        let _ = image;
         None
     }
 

@@ -4,14 +4,14 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write, pipe};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use crate::process::{as_pid, own_pid};
+use crate::process::{OWNERS_VARIABLE, as_pid, own_pid, owners};
 
 /// The running program, even after an upgrade replaced its file.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -54,12 +54,17 @@ impl Spawned {
     }
 }
 
-/// Starts `command` by way of `gangline exec-rank`, with its outputs as pipes. Must be called on the shim's
-/// main thread: the rank dies with the thread that started it.
-pub(super) fn spawn(command: &[OsString]) -> io::Result<Spawned> {
+/// Starts `command` by way of `gangline exec-rank`, with its outputs as pipes, and with `input`, if there is one, as its standard
+/// input; what it then has a daemon start belongs to this process. Must be called on the shim's main thread: the rank dies with the
+/// thread that started it.
+pub(super) fn spawn(command: &[OsString], input: Option<&PipeReader>) -> io::Result<Spawned> {
     let (complaint, complains) = pipe()?;
     let mut exec = Command::new(THIS_PROGRAM);
-    exec.arg0("gangline").arg("exec-rank").arg("--shim").arg(own_pid().to_string()).arg("--").args(command);
+    exec.arg0("gangline").arg("exec-rank").arg("--shim").arg(own_pid().to_string());
+    if let Some(input) = input {
+        exec.arg("--input").arg(input.as_raw_fd().to_string()).env(OWNERS_VARIABLE, owners());
+    }
+    exec.arg("--").args(command);
     exec.stdin(complains).stdout(Stdio::piped()).stderr(Stdio::piped());
     Ok(Spawned { child: exec.process_group(0).spawn()?, complaint })
 }
@@ -78,14 +83,14 @@ fn is_protected(score: &str) -> bool {
     score.trim().parse::<i32>().is_ok_and(|score| score < 0)
 }
 
-/// Turns this process into the rank: ties its life to the shim's and executes the command, which gets no
-/// input. Standard input is a pipe to the shim; if the system refuses, the error's number is written to it.
+/// Turns this process into the rank: ties its life to the shim's and executes the command. The command gets no input, or what
+/// is open as `input` in the shim. Standard input is a pipe to the shim; if the system refuses, the error's number is written to it.
 ///
 /// # Errors
 /// [`ExecError`]; it never returns otherwise.
-pub fn exec_rank(shim: u32, command: &[OsString]) -> Result<Infallible, ExecError> {
+pub fn exec_rank(shim: u32, input: Option<u32>, command: &[OsString]) -> Result<Infallible, ExecError> {
     let complaint = io::stdin().as_fd().try_clone_to_owned()?;
-    let outcome = become_rank(shim, command);
+    let outcome = become_rank(shim, input, command);
     if let Err(ExecError::Io(error)) = &outcome {
         let number = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
         // If the shim is gone, nobody needs to know.
@@ -94,7 +99,7 @@ pub fn exec_rank(shim: u32, command: &[OsString]) -> Result<Infallible, ExecErro
     outcome
 }
 
-fn become_rank(shim: u32, command: &[OsString]) -> Result<Infallible, ExecError> {
+fn become_rank(shim: u32, input: Option<u32>, command: &[OsString]) -> Result<Infallible, ExecError> {
     let (program, arguments) = command.split_first().ok_or(ExecError::Empty)?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     // If the shim died before that call no signal will come, but it is no longer the parent.
@@ -102,7 +107,11 @@ fn become_rank(shim: u32, command: &[OsString]) -> Result<Infallible, ExecError>
         return Err(ExecError::ShimGone);
     }
     give_up_protection();
-    Err(ExecError::Io(Command::new(program).args(arguments).stdin(Stdio::null()).exec()))
+    let input = match input {
+        Some(input) => File::open(format!("/proc/{shim}/fd/{input}"))?.into(),
+        None => Stdio::null(),
+    };
+    Err(ExecError::Io(Command::new(program).args(arguments).stdin(input).exec()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! The rank's processes: its process group and all its descendants. Signals are sent only while the main
 //! process isn't reaped or a member of its group is left, since the group's id can't be reused until then.
 
+use std::io::{PipeWriter, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -18,6 +21,8 @@ use crate::process::{as_pid, descendants, kill_all, own_pid};
 const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
 /// Interval between two checks of what is left. No event tells that a process which isn't a child has gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// Interval between two looks for a container that a daemon starts.
+const ADMIT_AGAIN: Duration = Duration::from_millis(20);
 /// Exit codes for "Do not restart me" and "I have saved, requeue me".
 const MEANT_CODES: [i32; 2] = [93, 94];
 
@@ -26,6 +31,8 @@ pub(super) struct Group {
     main: Option<Pid>,
     /// What runs the rank's container; the main process then is that program.
     container: Option<ContainerRuntime>,
+    /// What a container that a daemon starts waits for, and ends with.
+    hold: Mutex<Option<Hold>>,
     /// SIGTERM was sent: the rank may be saving.
     is_terminating: AtomicBool,
     /// SIGKILL was sent: nothing is spared.
@@ -34,21 +41,54 @@ pub(super) struct Group {
     is_gone: AtomicBool,
 }
 
+/// A shim's end of a container's standard input.
+struct Hold {
+    input: PipeWriter,
+    /// The job's command runs.
+    has_begun: bool,
+}
+
 impl Group {
-    /// Creates the group that `main` leads: what runs the container, if the rank is in one.
-    pub(super) fn new(main: u32, container: Option<ContainerRuntime>) -> Self {
+    /// Creates the group that `main` leads: what runs the container, if the rank is in one. A container that a daemon starts lives
+    /// only as long as its input is held open.
+    pub(super) fn new(main: u32, container: Option<ContainerRuntime>, input: Option<PipeWriter>) -> Self {
         Group {
             main: as_pid(main),
             container,
+            hold: Mutex::new(input.map(|input| Hold { input, has_begun: false })),
             is_terminating: AtomicBool::new(false),
             is_killing: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
         }
     }
 
+    /// Lets the job's command begin in a container that a daemon starts, once the container is there: in the control group of this
+    /// process. Returns then, or once the container has ended.
+    pub(super) fn admit(&self) {
+        while !self.is_gone.load(Ordering::SeqCst) {
+            match self.hold().as_mut() {
+                None => return,
+                Some(hold) if container::enter_own_control_group() => {
+                    // If the container has ended by now, that is noticed by its end.
+                    let _ = hold.input.write_all(b"\n");
+                    hold.has_begun = true;
+                    return;
+                }
+                Some(_) => {}
+            }
+            sleep(ADMIT_AGAIN);
+        }
+    }
+
+    fn hold(&self) -> MutexGuard<'_, Option<Hold>> {
+        self.hold.lock().expect("no thread panics while it holds the input")
+    }
+
     /// Sends SIGTERM to the group, or to the processes in the container.
     pub(super) fn terminate(&self) {
         self.is_terminating.store(true, Ordering::SeqCst);
+        // Before the job's command there is nothing that could save.
+        drop(self.hold().take_if(|hold| !hold.has_begun));
         if !(self.is_apart() && container::terminate()) {
             self.signal(Signal::TERM);
         }
@@ -57,6 +97,7 @@ impl Group {
     /// Sends SIGKILL to the group; other descendants are killed once the main process has ended.
     pub(super) fn kill(&self) {
         self.is_killing.store(true, Ordering::SeqCst);
+        drop(self.hold().take());
         if self.is_apart() {
             container::kill(|| self.is_gone.load(Ordering::SeqCst));
         }
@@ -121,7 +162,7 @@ impl Group {
                         end = end_of(status);
                     }
                 }
-                Ok(None) => std::thread::sleep(LOOK_AGAIN),
+                Ok(None) => sleep(LOOK_AGAIN),
                 Err(_) => break,
             }
         }
@@ -152,7 +193,7 @@ fn sweep() {
             Ok(Some(_)) => {}
             Ok(None) => {
                 kill_all(&descendants(own_pid(), &[]));
-                std::thread::sleep(LOOK_AGAIN);
+                sleep(LOOK_AGAIN);
             }
             Err(_) => return,
         }

@@ -15,7 +15,7 @@ mod group;
 mod output;
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Write, pipe};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -68,7 +68,7 @@ pub struct ShimOptions {
 pub enum ShimEvent {
     /// The rank's main process runs.
     Started {
-        /// Id of the process and of its group; in podman's containers the shim's own, from which all processes descend.
+        /// Id of the process and of its group; in podman's and Docker's containers the shim's own, from which all processes descend.
         pid: u32,
         /// Start time.
         at: UnixNanos,
@@ -172,13 +172,18 @@ pub fn keep_rank(options: &ShimOptions) -> io::Result<()> {
 /// Starts the rank, its log threads and its signalling: all of them, or nothing.
 fn start(options: &ShimOptions, clock: Clock) -> io::Result<(Arc<Group>, Output)> {
     sign(&options.record)?;
-    let mut spawned = command::spawn(&options.command)?;
+    let is_daemons = options.container.is_some_and(ContainerRuntime::has_daemon);
+    let (input, hold) = if is_daemons { pipe().map(|(input, hold)| (Some(input), Some(hold)))? } else { (None, None) };
+    let mut spawned = command::spawn(&options.command, input.as_ref())?;
     let pid = spawned.child.id();
     let (stdout, stderr) = (spawned.child.stdout.take(), spawned.child.stderr.take());
-    let group = Arc::new(Group::new(pid, options.container));
+    let group = Arc::new(Group::new(pid, options.container, hold));
+    let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
     let lifeline = Arc::clone(&group);
-    let follow = std::thread::Builder::new().name("lifeline".to_owned()).spawn(move || follow_orders(&lifeline));
-    let output = follow.and_then(|_| Output::start(&options.log, options.log_bytes_max, clock, (stdout, stderr)));
+    let follow = thread("lifeline").spawn(move || follow_orders(&lifeline));
+    let admitting = Arc::clone(&group);
+    let admit = follow.and_then(|_| thread("container").spawn(move || admitting.admit()));
+    let output = admit.and_then(|_| Output::start(&options.log, options.log_bytes_max, clock, (stdout, stderr)));
     match output.and_then(|output| spawned.wait_for_command().map(|()| output)) {
         Ok(output) => {
             // Processes with numbers of their own descend from this one, but not from what runs their container.

@@ -53,7 +53,7 @@ impl Launcher for Machines {
         gang.iter().map(|_| Ok(())).collect()
     }
 
-    fn unenforced(&self) -> Option<&str> {
+    fn unenforced(&self, _image: Option<&str>) -> Option<&str> {
         Some("memory not enforced on these machines")
     }
 

@@ -44,7 +44,7 @@ pub(super) fn run(contained: &Contained<'_>) -> Vec<OsString> {
     let mut line: Vec<OsString> = fixed.map(OsString::from).into();
     let present = DEVICES.iter().filter(|(device, _)| Path::new(device).exists());
     line.extend(present.map(|(_, option)| OsString::from(option)));
-    line.extend(contained.mounts().iter().map(|mount| joined("--bind=", mount)));
+    line.extend(contained.mounts().iter().map(|mount| joined("--bind=", &mount.with_colons())));
     line.push(joined("--pwd=", contained.spec.workdir.as_os_str()));
     line.push(file(&contained.container.image, contained).into());
     line.push("sh".into());

@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{Contained, THIS_NODE, joined};
+use super::{Contained, Mount, THIS_NODE, joined};
 use crate::container::{is_file, missing};
 use crate::supervisor::environment::Environment;
 
@@ -142,18 +142,16 @@ fn address(image: &str) -> String {
     }
 }
 
-/// Returns a mount as the fields of an fstab(5) line, with colons between them, from `SOURCE:TARGET` and perhaps `:ro`. Blanks, which end
-/// a field, and backslashes are written as octal escapes.
-fn fields(mount: &OsStr) -> OsString {
-    let (mount, options) = match mount.as_bytes().strip_suffix(b":ro") {
-        Some(mount) => (mount, "x-create=auto,rbind,ro"),
-        None => (mount.as_bytes(), "x-create=auto,rbind"),
-    };
+/// Returns a mount as the fields of an fstab(5) line, with colons between them. Blanks, which end a field, and backslashes are written as
+/// octal escapes.
+fn fields(mount: &Mount) -> OsString {
+    let options = if mount.is_read_only { "x-create=auto,rbind,ro" } else { "x-create=auto,rbind" };
     let letter = |byte: &u8| match byte {
         b' ' | b'\t' | b'\\' => format!("\\{byte:03o}").into_bytes(),
         other => vec![*other],
     };
-    let mut fields: Vec<u8> = mount.iter().flat_map(letter).collect();
+    let places = [mount.source.as_os_str(), mount.target.as_os_str()].join(OsStr::new(":"));
+    let mut fields: Vec<u8> = places.as_bytes().iter().flat_map(letter).collect();
     fields.extend(format!(":none:{options}").into_bytes());
     OsString::from_vec(fields)
 }
@@ -187,8 +185,13 @@ mod tests {
 
     #[test]
     fn mounts_are_lines_of_fstab_whatever_is_in_their_paths() {
-        assert_eq!(fields(OsStr::new("/a b:/c\\d:ro")), "/a\\040b:/c\\134d:none:x-create=auto,rbind,ro");
-        assert_eq!(fields(OsStr::new("/a:/a")), "/a:/a:none:x-create=auto,rbind");
+        let mount = |source: &str, target: &str, is_read_only| Mount {
+            source: source.into(),
+            target: target.into(),
+            is_read_only,
+        };
+        assert_eq!(fields(&mount("/a b", "/c\\d", true)), "/a\\040b:/c\\134d:none:x-create=auto,rbind,ro");
+        assert_eq!(fields(&mount("/a", "/a", false)), "/a:/a:none:x-create=auto,rbind");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Runs a job's commands in a container image, by what the node has for it ([`ContainerRuntime`]).
 //!
 //! A container shares the node's network, shared memory and control group with its rank, so gangs meet, tensors
-//! pass between ranks and limits hold as without one.
+//! pass between ranks and limits hold as without one. Under Docker it shares the control group where the supervisor is root's.
 
 mod apptainer;
+mod docker;
 mod enroot;
 mod podman;
 
@@ -118,6 +119,7 @@ impl Lines {
                 Lines { fetch: apptainer::fetch, run: apptainer::run, variables: apptainer::variables }
             }
             ContainerRuntime::Enroot => Lines { fetch: enroot::fetch, run: enroot::run, variables: enroot::variables },
+            ContainerRuntime::Docker => Lines { fetch: docker::fetch, run: docker::run, variables: podman::variables },
         }
     }
 }
@@ -133,9 +135,8 @@ impl Contained<'_> {
         self.environment.iter().filter(is_passed).map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 
-    /// Returns the mounts, as `SOURCE:TARGET` with `:ro` if need be: the job's volumes, and its own folders where no
-    /// volume is at the same place.
-    fn mounts(&self) -> Vec<OsString> {
+    /// Returns the mounts: the job's volumes, and its own folders where no volume is at the same place.
+    fn mounts(&self) -> Vec<Mount> {
         let Contained { spec, container, environment, .. } = self;
         let value = |name: &str| environment.get(OsStr::new(name)).map(PathBuf::from).filter(|path| path.is_absolute());
         let files = FILES.iter().filter_map(|name| Some(value(name)?.parent()?.to_owned()));
@@ -144,23 +145,36 @@ impl Contained<'_> {
             .chain(FOLDERS.iter().filter_map(|name| value(name)));
         let targets: BTreeSet<&Path> = container.volumes.iter().map(|volume| Path::new(&volume.target)).collect();
         let asked = container.volumes.iter().map(|volume| {
-            let options = if volume.is_read_only { ":ro" } else { "" };
-            OsString::from(format!("{}:{}{options}", volume.source, volume.target))
+            let (source, target) = (PathBuf::from(&volume.source), PathBuf::from(&volume.target));
+            Mount { source, target, is_read_only: volume.is_read_only }
         });
-        let mut mounts: Vec<OsString> = asked.collect();
+        let mut mounts: Vec<Mount> = asked.collect();
         // Shared memory is there already.
         let mut mounted = vec![PathBuf::from("/dev/shm")];
         for folder in own.chain(files) {
             if mounted.iter().any(|above| folder.starts_with(above)) || targets.contains(folder.as_path()) {
                 continue;
             }
-            let mut mount = folder.clone().into_os_string();
-            mount.push(":");
-            mount.push(&folder);
-            mounts.push(mount);
+            mounts.push(Mount { source: folder.clone(), target: folder.clone(), is_read_only: false });
             mounted.push(folder);
         }
         mounts
+    }
+}
+
+/// A folder or file of the node that a container sees.
+struct Mount {
+    source: PathBuf,
+    target: PathBuf,
+    is_read_only: bool,
+}
+
+impl Mount {
+    /// Returns it as `SOURCE:TARGET`, with `:ro` if need be.
+    fn with_colons(&self) -> OsString {
+        let options = if self.is_read_only { OsStr::new("ro") } else { OsStr::new("") };
+        let fields = [self.source.as_os_str(), self.target.as_os_str(), options];
+        fields[..if self.is_read_only { 3 } else { 2 }].join(OsStr::new(":"))
     }
 }
 
@@ -315,6 +329,26 @@ mod tests {
         let setup = command_line(&in_image(Some("make")), Kept::Setup, "make", (&inherited, &all)).arguments;
         let setup = texts(&setup);
         assert_eq!((setup[4], setup[6], setup[9]), ("localhost/torch:1", "docker://localhost#torch:1", "enroot"));
+    }
+
+    #[test]
+    fn docker_starts_containers_that_name_their_shim_and_run_the_command_when_they_are_told() {
+        let inherited = environment(&[("GANGLINE_CONTAINERS", "docker"), ("PATH", "/usr/bin")]);
+        let mut all = inherited.clone();
+        all.extend(environment(&[("RANK", "0"), ("HF_TOKEN", "secret")]));
+        let rank = command_line(&in_image(Some("make")), Kept::Rank(0), "python train.py", (&inherited, &all));
+        let line = texts(&rank.arguments);
+        assert_eq!((rank.runtime, line[0]), (Some(ContainerRuntime::Docker), "docker"));
+        let named: Vec<&str> = line.iter().filter_map(|word| word.strip_prefix("--env=")).collect();
+        assert!(["GANGLINE_OWNERS", "HF_TOKEN", "RANK"].iter().all(|name| named.contains(name)), "{named:?}");
+        assert!(!line.iter().any(|word| word.contains("secret")));
+        assert!(line.contains(&"--mount=type=bind,\"source=/data\",\"target=/corpus\",readonly"), "{line:?}");
+        assert_eq!(line[line.len() - 2..], ["-c", "trap 'exit $?' TERM\npython train.py"]);
+        let image = line.iter().position(|word| *word == "localhost/torch:1").expect("the image is named");
+        assert_eq!((line[image + 1], line[image + 3]), ("-c", "sh"));
+
+        let setup = command_line(&in_image(Some("make")), Kept::Setup, "make", (&inherited, &all)).arguments;
+        assert_eq!(texts(&setup)[4..7], ["localhost/torch:1", "docker", "run"]);
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(super) fn run(contained: &Contained<'_>) -> Vec<OsString> {
     line.push(format!("--name={}", name(contained)).into());
     let present = DEVICES.iter().filter(|(device, _)| Path::new(device).exists());
     line.extend(present.map(|(_, option)| OsString::from(option)));
-    line.extend(contained.mounts().iter().map(|mount| joined("--volume=", mount)));
+    line.extend(contained.mounts().iter().map(|mount| joined("--volume=", &mount.with_colons())));
     line.push(joined("--workdir=", contained.spec.workdir.as_os_str()));
     line.extend(contained.passed().map(|(name, _)| joined("--env=", name)));
     line.push(OsString::from(&contained.container.image));
@@ -67,7 +67,7 @@ pub(super) fn variables(contained: &Contained<'_>) -> Environment {
 }
 
 /// Returns the container's name, which no other container has had.
-fn name(contained: &Contained<'_>) -> String {
+pub(super) fn name(contained: &Contained<'_>) -> String {
     let spec = contained.spec;
     let of_attempt = format!("gangline-job-{}-{}-attempt-{}", spec.job, spec.epoch, spec.attempt);
     match contained.kept {
