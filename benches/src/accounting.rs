@@ -1,10 +1,12 @@
 //! `bench accounting [--attempts N]`: bills of a year of a thousand nodes: reports, the rows of a month, what booking adds to a
-//! commit, and memory.
+//! commit, and memory; and the commands that decide about money.
 //!
 //! An export asks for a day at a time, as the command does, and memory is that of this process, which has the store and its writer.
 //!
 //! The year is made by a seed and written through the store's own port, one booking for each attempt: 1,000 nodes of 8 devices, each
 //! attempt on one node, drains and repairs between, so that jobs hold about two thirds of the devices.
+
+mod commands;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -84,6 +86,7 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
     report.figure("report of its last month by queue", seconds, "s", Bar::AtMost(REPORT_SECONDS_MOST));
     check(&views, year)?;
     bookings(&mut report, &mut journal, last)?;
+    commands::run(&mut report, folder.path())?;
     Ok(report.finish())
 }
 

@@ -8,7 +8,7 @@
 mod accounting;
 #[cfg(feature = "product")]
 mod archive;
-#[cfg(feature = "product")]
+#[cfg(any(feature = "accounting", feature = "product"))]
 mod binary;
 #[cfg(feature = "diagnosis")]
 #[path = "../../crates/diagnosis/tests/bundle/mod.rs"]

@@ -138,7 +138,7 @@ def test_what_cannot_be_registered_is_refused_with_what_to_do(plane, tmp_path):
     ]:
         refused = plane.run("models", *arguments)
         assert refused.returncode == code and words in refused.stderr, (arguments, refused)
-    assert "none" not in [model["name"] for model in plane.ask("models", "list")["models"]]
+    assert "none" not in [model["name"] for model in plane.ask("models")["models"]]
 
 
 def port_of(plane):

@@ -21,12 +21,12 @@ use crate::output;
 #[derive(Args, Debug)]
 pub(crate) struct ModelsArgs {
     #[command(subcommand)]
-    command: ModelsCommand,
+    command: Option<ModelsCommand>,
 }
 
 #[derive(Debug, Subcommand)]
 enum ModelsCommand {
-    /// List the registered models
+    /// List the registered models; the default
     List,
     /// Show a model with its versions, or one version and what was done with it
     Show {
@@ -71,7 +71,7 @@ enum ModelsCommand {
 }
 
 pub(crate) fn run(client: &Client, args: &ModelsArgs, is_json: bool) -> Result<ExitCode, Failure> {
-    match &args.command {
+    match args.command.as_ref().unwrap_or(&ModelsCommand::List) {
         ModelsCommand::List => list(client, is_json)?,
         ModelsCommand::Show { model } => show(client, model, is_json)?,
         ModelsCommand::Register { model, checkpoint, description } => {

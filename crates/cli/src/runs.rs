@@ -18,6 +18,8 @@ use crate::failure::Failure;
 use crate::output;
 use wire::{Entry, Found, Metric, Run, experiments, find, tag};
 
+/// Runs in a list unless the user says how many.
+const RUNS_SHOWN: u32 = 20;
 /// Columns of metrics in a list unless the user names some.
 const METRICS_SHOWN: usize = 3;
 /// Digits of a run's id that a list shows.
@@ -27,12 +29,12 @@ const ID_DIGITS: usize = 12;
 #[derive(Args, Debug)]
 pub(crate) struct RunsArgs {
     #[command(subcommand)]
-    command: RunsCommand,
+    command: Option<RunsCommand>,
 }
 
 #[derive(Debug, Subcommand)]
 enum RunsCommand {
-    /// List runs, the newest first
+    /// List runs, the newest first; the default
     List(ListArgs),
     /// Show a run: its parameters, its metrics, its tags, and the job that it belongs to
     Show {
@@ -74,13 +76,19 @@ struct ListArgs {
     #[arg(long = "metric", value_name = "KEY")]
     metrics: Vec<String>,
     /// The most runs
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    #[arg(long, default_value_t = RUNS_SHOWN, value_parser = clap::value_parser!(u32).range(1..=50_000))]
     limit: u32,
+}
+
+impl Default for ListArgs {
+    fn default() -> Self {
+        ListArgs { experiment: None, filter: None, order_by: None, metrics: Vec::new(), limit: RUNS_SHOWN }
+    }
 }
 
 pub(crate) fn run(client: &Client, args: &RunsArgs, is_json: bool) -> Result<(), Failure> {
     let experiments = experiments(client)?;
-    match &args.command {
+    match args.command.as_ref().unwrap_or(&RunsCommand::List(ListArgs::default())) {
         RunsCommand::List(wanted) => list(client, &experiments, wanted, is_json),
         RunsCommand::Compare { runs, all } => compare::run(client, &experiments, runs, *all, is_json),
         RunsCommand::Export(args) => export::run(client, &experiments, args),

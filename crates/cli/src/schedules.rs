@@ -19,6 +19,8 @@ pub(crate) struct SchedulesArgs {
 
 #[derive(Debug, Subcommand)]
 enum SchedulesCommand {
+    /// List schedules; the default
+    List,
     /// Submit a job file again and again
     Add(AddArgs),
     /// Submit nothing until it is resumed
@@ -54,7 +56,7 @@ pub(crate) fn run(client: &Client, args: &SchedulesArgs, is_json: bool) -> Resul
         client.post(&format!("/schedules/{}/{change}", path_segment(schedule)), &json!({}))
     };
     let (changed, told) = match &args.command {
-        None => return list(client, is_json),
+        None | Some(SchedulesCommand::List) => return list(client, is_json),
         Some(SchedulesCommand::Add(add)) => (create(client, add)?, "submits"),
         Some(SchedulesCommand::Pause { schedule }) => (change(schedule, "pause")?, "is paused"),
         Some(SchedulesCommand::Resume { schedule }) => (change(schedule, "resume")?, "submits"),

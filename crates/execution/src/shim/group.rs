@@ -21,8 +21,9 @@ use crate::process::{as_pid, descendants, kill_all, own_pid};
 const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
 /// Interval between two checks of what is left. No event tells that a process which isn't a child has gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// Interval between two looks for a container that a daemon starts.
-const ADMIT_AGAIN: Duration = Duration::from_millis(20);
+/// The shortest and the longest interval between two looks for a container that a daemon starts. A look reads all processes of the node,
+/// and an image may take minutes to come.
+const ADMIT_AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// Exit codes for "Do not restart me" and "I have saved, requeue me".
 const MEANT_CODES: [i32; 2] = [93, 94];
 
@@ -65,6 +66,7 @@ impl Group {
     /// Lets the job's command begin in a container that a daemon starts, once the container is there: in the control group of this
     /// process. Returns then, or once the container has ended.
     pub(super) fn admit(&self) {
+        let began = Instant::now();
         while !self.is_gone.load(Ordering::SeqCst) {
             match self.hold().as_mut() {
                 None => return,
@@ -76,7 +78,7 @@ impl Group {
                 }
                 Some(_) => {}
             }
-            sleep(ADMIT_AGAIN);
+            sleep((began.elapsed() / 16).clamp(ADMIT_AGAIN[0], ADMIT_AGAIN[1]));
         }
     }
 
