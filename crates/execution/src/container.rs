@@ -1,6 +1,6 @@
 //! What runs containers on a node: podman; Apptainer, which sites with shared clusters tend to have; enroot, which NVIDIA's clusters have;
-//! or Docker. All processes of a container descend from the rank's shim, which ends them as it ends those of any rank; Docker's are its
-//! daemon's children, and name the shim to which they belong ([`crate::process::OWNERS_VARIABLE`]).
+//! or Docker. All processes of a container descend from the rank's shim, which ends them as it ends those of any rank. Docker's daemon is
+//! the parent of its containers, so their environment names the shim ([`crate::process::OWNERS_VARIABLE`]), and they count as descendants.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

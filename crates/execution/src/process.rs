@@ -15,8 +15,8 @@ pub(crate) const ATTEMPT_FOLDER_VARIABLE: &str = "GANGLINE_ATTEMPT_DIR";
 /// The variable by which a process that a daemon started for another says to whom it belongs: its owners as `PID.START`, the nearest
 /// first. START is as in [`Stat::start_ticks`].
 pub(crate) const OWNERS_VARIABLE: &str = "GANGLINE_OWNERS";
-/// How the line of a containerd-shim's `/proc/PID/stat` names it. Docker's containers are children of these.
-const DAEMONS: &str = "(containerd-shim";
+/// The name of a containerd-shim in its `/proc/PID/stat`. Docker's containers are children of such processes.
+const CONTAINERD_SHIM: &str = "(containerd-shim";
 
 /// Linux limits the arguments and the environment of a process to 6 MiB together.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
@@ -166,10 +166,11 @@ fn owner(environment: &[u8]) -> Option<u32> {
 /// them counts as its child.
 pub(crate) fn descendants(ancestor: u32, spared: &[u32]) -> Vec<u32> {
     let all: Vec<Living> = numbers().filter_map(living).collect();
-    let daemons: BTreeSet<u32> = all.iter().filter(|process| process.is_daemon).map(|process| process.pid).collect();
+    let containerd: BTreeSet<u32> =
+        all.iter().filter(|process| process.is_containerd_shim).map(|process| process.pid).collect();
     let parent_of = |process: &Living| {
         let owner = || owner(&environment(process.pid)?);
-        let owner = if daemons.contains(&process.parent) { owner() } else { None };
+        let owner = if containerd.contains(&process.parent) { owner() } else { None };
         (process.pid, owner.unwrap_or(process.parent))
     };
     let parents: Vec<(u32, u32)> = all.iter().map(parent_of).collect();
@@ -206,14 +207,14 @@ pub(crate) fn numbers() -> impl Iterator<Item = u32> {
 struct Living {
     pid: u32,
     parent: u32,
-    /// It runs containers for Docker's daemon.
-    is_daemon: bool,
+    /// It is the parent of a container of Docker's daemon.
+    is_containerd_shim: bool,
 }
 
 fn living(pid: u32) -> Option<Living> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let stat = parse_stat(&line).filter(|stat| !stat.is_zombie)?;
-    Some(Living { pid, parent: stat.parent, is_daemon: line.contains(DAEMONS) })
+    Some(Living { pid, parent: stat.parent, is_containerd_shim: line.contains(CONTAINERD_SHIM) })
 }
 
 #[cfg(test)]

@@ -26,7 +26,8 @@ use crate::supervisor::{UNABLE_CODE, recorded_in};
 const PANIC_CODE: i32 = 101;
 
 /// Why limits don't hold in Docker's containers: only root moves processes from one control group to another.
-const DOCKERS: &str = "memory and cpus are not enforced in Docker's containers unless root runs the control plane";
+const UNENFORCED_BY_DOCKER: &str =
+    "memory and cpus are not enforced in Docker's containers unless root runs the control plane";
 
 /// Launches on this machine. Supervisors that this process started are its children: they are reaped at each
 /// call.
@@ -131,7 +132,7 @@ impl Launcher for LocalLauncher {
     fn unenforced(&self, image: Option<&str>) -> Option<&str> {
         let is_daemons = |image| ContainerRuntime::of(image, &self.environment).has_daemon();
         let is_apart = || image.is_some_and(is_daemons) && !rustix::process::geteuid().is_root();
-        self.unenforced.as_deref().or_else(|| is_apart().then_some(DOCKERS))
+        self.unenforced.as_deref().or_else(|| is_apart().then_some(UNENFORCED_BY_DOCKER))
     }
 
     fn missing_for_image(&self, image: &str) -> Option<String> {

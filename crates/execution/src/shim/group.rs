@@ -32,8 +32,8 @@ pub(super) struct Group {
     main: Option<Pid>,
     /// What runs the rank's container; the main process then is that program.
     container: Option<ContainerRuntime>,
-    /// What a container that a daemon starts waits for, and ends with.
-    hold: Mutex<Option<Hold>>,
+    /// The input of a container that a daemon starts, which waits for a line of it and ends with it.
+    held_input: Mutex<Option<HeldInput>>,
     /// SIGTERM was sent: the rank may be saving.
     is_terminating: AtomicBool,
     /// SIGKILL was sent: nothing is spared.
@@ -43,7 +43,7 @@ pub(super) struct Group {
 }
 
 /// A shim's end of a container's standard input.
-struct Hold {
+struct HeldInput {
     input: PipeWriter,
     /// The job's command runs.
     has_begun: bool,
@@ -56,7 +56,7 @@ impl Group {
         Group {
             main: as_pid(main),
             container,
-            hold: Mutex::new(input.map(|input| Hold { input, has_begun: false })),
+            held_input: Mutex::new(input.map(|input| HeldInput { input, has_begun: false })),
             is_terminating: AtomicBool::new(false),
             is_killing: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
@@ -68,12 +68,12 @@ impl Group {
     pub(super) fn admit(&self) {
         let began = Instant::now();
         while !self.is_gone.load(Ordering::SeqCst) {
-            match self.hold().as_mut() {
+            match self.held_input().as_mut() {
                 None => return,
-                Some(hold) if container::enter_own_control_group() => {
+                Some(held) if container::enter_own_control_group() => {
                     // If the container has ended by now, that is noticed by its end.
-                    let _ = hold.input.write_all(b"\n");
-                    hold.has_begun = true;
+                    let _ = held.input.write_all(b"\n");
+                    held.has_begun = true;
                     return;
                 }
                 Some(_) => {}
@@ -82,15 +82,15 @@ impl Group {
         }
     }
 
-    fn hold(&self) -> MutexGuard<'_, Option<Hold>> {
-        self.hold.lock().expect("no thread panics while it holds the input")
+    fn held_input(&self) -> MutexGuard<'_, Option<HeldInput>> {
+        self.held_input.lock().expect("no thread panics while it holds the input")
     }
 
     /// Sends SIGTERM to the group, or to the processes in the container.
     pub(super) fn terminate(&self) {
         self.is_terminating.store(true, Ordering::SeqCst);
         // Before the job's command there is nothing that could save.
-        drop(self.hold().take_if(|hold| !hold.has_begun));
+        drop(self.held_input().take_if(|held| !held.has_begun));
         if !(self.is_apart() && container::terminate()) {
             self.signal(Signal::TERM);
         }
@@ -99,7 +99,7 @@ impl Group {
     /// Sends SIGKILL to the group; other descendants are killed once the main process has ended.
     pub(super) fn kill(&self) {
         self.is_killing.store(true, Ordering::SeqCst);
-        drop(self.hold().take());
+        drop(self.held_input().take());
         if self.is_apart() {
             container::kill(|| self.is_gone.load(Ordering::SeqCst));
         }

@@ -1,10 +1,10 @@
 //! Containers by Apptainer. A container is a view of the file system; its processes are processes like any others.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::{Contained, THIS_NODE, joined};
-use crate::container::{is_file, missing};
+use super::{Contained, joined, of_devices};
+use crate::container::is_file;
 use crate::supervisor::environment::Environment;
 
 /// Runs before the setup command: makes a file of the image unless the node has it, once for all ranks. Whoever reads
@@ -29,12 +29,11 @@ const CACHE: &str = "APPTAINER_CACHEDIR";
 /// Returns the command line before the setup command's.
 pub(super) fn fetch(contained: &Contained<'_>) -> Vec<OsString> {
     let image = &contained.container.image;
-    let missing = missing(image, contained.environment, THIS_NODE);
     if is_file(image) {
-        return ["sh", "-c", FIND, &missing, image].map(OsString::from).into();
+        return contained.script(FIND);
     }
     let file = file(image, contained).into_os_string();
-    ["sh", "-c", FETCH, &missing, image].map(OsString::from).into_iter().chain([file]).collect()
+    contained.script(FETCH).into_iter().chain([file]).collect()
 }
 
 /// Returns the command line without the shell's arguments. Values of variables aren't in it.
@@ -42,8 +41,7 @@ pub(super) fn run(contained: &Contained<'_>) -> Vec<OsString> {
     // Values are what they are, although a shell of Apptainer's sets them.
     let fixed = ["apptainer", "--silent", "exec", "--cleanenv", "--no-eval"];
     let mut line: Vec<OsString> = fixed.map(OsString::from).into();
-    let present = DEVICES.iter().filter(|(device, _)| Path::new(device).exists());
-    line.extend(present.map(|(_, option)| OsString::from(option)));
+    line.extend(of_devices(&DEVICES));
     line.extend(contained.mounts().iter().map(|mount| joined("--bind=", &mount.with_colons())));
     line.push(joined("--pwd=", contained.spec.workdir.as_os_str()));
     line.push(file(&contained.container.image, contained).into());

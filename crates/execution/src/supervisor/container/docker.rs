@@ -1,22 +1,20 @@
-//! Containers by Docker. Its daemon starts them, so a rank's shim neither is their parent nor could end them by ending the program that
-//! it has started. Two things tie a container to its shim instead: a variable that names the shim as its owner
+//! Containers by Docker. Docker's daemon starts them: a rank's shim isn't their parent, and they would go on after the program that the
+//! shim has started. Two things tie a container to its shim instead: a variable that names the shim as its owner
 //! ([`crate::process::OWNERS_VARIABLE`]), and its standard input, which the shim holds open: when that ends, so does the container.
 //!
 //! What Docker is told is described in its documentation: <https://docs.docker.com/reference/cli/docker/container/run/>.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
 
 use rustix::process::{getegid, geteuid, getgroups};
 
 use super::podman::name;
-use super::{Contained, Mount, THIS_NODE, joined};
-use crate::container::missing;
+use super::{Contained, Mount, joined, of_devices};
 use crate::process::OWNERS_VARIABLE;
 
-/// Runs before the setup command: fetches the image unless the node has it, once for all ranks, after a look whether containers are this
-/// machine's and whether files that they write are this user's. A daemon that was just restarted is waited for. `$0` says that Docker is
+/// Runs before the setup command: checks that the daemon runs containers on this machine and that their files will be this user's, and
+/// fetches the image unless the node has it, once for all ranks. A daemon that was just restarted is waited for. `$0` says that Docker is
 /// missing. The code 126 says that another attempt would fail too.
 pub(super) const FETCH: &str = r#"command -v docker >/dev/null 2>&1 || {
   echo "$0, and the job runs in the image $1" >&2; exit 127; }
@@ -32,28 +30,28 @@ esac
 [ -z "$what" ] || { echo "$what: install podman, or Docker Engine as root" >&2; exit 126; }
 docker image inspect "$1" >/dev/null 2>&1 || docker pull --quiet "$1" || exit
 shift; [ $# -eq 0 ] || exec "$@""#;
-/// The first process of a container, which runs the job's shell with the arguments `$@` once a line comes on standard input, and ends everything in the
-/// container when that input ends. Of the two shells between the parentheses, the first waits for that end, and the second for the
-/// command, whose exit code is the container's; the first process only waits for both, and stays in Docker's control group. What the shells
-/// themselves say of signals isn't the job's.
+/// The first process of a container. It starts two shells and waits for both. The first shell passes on the line that comes on standard
+/// input, and kills all processes of the container when that input ends. The second shell waits for the line, runs the job's shell with
+/// the arguments `$@`, and ends with its exit code, which becomes the container's. The first process stays in Docker's control group.
+/// Messages of these three shells about signals are dropped, since they aren't output of the job.
 const FIRST: &str = r#"exec 3<&0 4>&2 2>/dev/null
 { trap '' TERM; read -r _ <&3 && echo; exec >&-; while read -r _ <&3; do :; done; kill -KILL -1; } | {
   trap : TERM; read -r _ || exit; sh "$@" </dev/null 2>&4 3<&- 4>&-; code=$?; kill -KILL -1; exit "$code"; }"#;
-/// Devices of the node, and the options that hand them to a container. All of NVIDIA's are visible, since `CUDA_VISIBLE_DEVICES` counts
-/// all. RDMA needs memory that stays in place.
-const DEVICES: [(&str, &[&str]); 4] = [
-    ("/dev/nvidiactl", &["--gpus=all"]),
-    ("/dev/kfd", &["--device=/dev/kfd"]),
-    ("/dev/dri/renderD128", &["--device=/dev/dri"]),
-    ("/dev/infiniband", &["--device=/dev/infiniband", "--ulimit=memlock=-1"]),
+/// Devices of the node, and options for a container of a node that has them. All of NVIDIA's are visible, since `CUDA_VISIBLE_DEVICES`
+/// counts all. RDMA locks memory.
+const DEVICES: [(&str, &str); 5] = [
+    ("/dev/nvidiactl", "--gpus=all"),
+    ("/dev/kfd", "--device=/dev/kfd"),
+    ("/dev/dri/renderD128", "--device=/dev/dri"),
+    ("/dev/infiniband", "--device=/dev/infiniband"),
+    ("/dev/infiniband", "--ulimit=memlock=-1"),
 ];
 /// The home folder of a user whom the image doesn't know, and that user's names.
 const HOME: [&str; 3] = ["--env=HOME=/tmp", "--env=USER", "--env=LOGNAME"];
 
 /// Returns the command line before the setup command's.
 pub(super) fn fetch(contained: &Contained<'_>) -> Vec<OsString> {
-    let image = &contained.container.image;
-    ["sh", "-c", FETCH, &missing(image, contained.environment, THIS_NODE), image].map(OsString::from).into()
+    contained.script(FETCH)
 }
 
 /// Returns the command line without the shell's arguments. Values of variables aren't in it: Docker takes them from its own
@@ -81,8 +79,7 @@ pub(super) fn run(contained: &Contained<'_>) -> Vec<OsString> {
     line.push(format!("--name={}", name(contained)).into());
     line.push(format!("--env={OWNERS_VARIABLE}").into());
     line.extend(as_this_user());
-    let present = DEVICES.iter().filter(|(device, _)| Path::new(device).exists());
-    line.extend(present.flat_map(|(_, options)| *options).map(OsString::from));
+    line.extend(of_devices(&DEVICES));
     line.extend(contained.mounts().iter().map(|mount| joined("--mount=", &fields(mount))));
     line.push(joined("--workdir=", contained.spec.workdir.as_os_str()));
     line.extend(contained.passed().map(|(name, _)| joined("--env=", name)));

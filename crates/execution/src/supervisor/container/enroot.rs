@@ -10,8 +10,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{Contained, Mount, THIS_NODE, joined};
-use crate::container::{is_file, missing};
+use super::{Contained, Mount, joined};
+use crate::container::is_file;
 use crate::supervisor::environment::Environment;
 
 /// Runs before the setup command: unpacks the image unless the node has it, once for all jobs; writes what starts programs in it.
@@ -66,9 +66,8 @@ const DOCKERS: &str = "docker.io";
 pub(super) fn fetch(contained: &Contained<'_>) -> Vec<OsString> {
     let image = &contained.container.image;
     let place = if is_file(image) { image.clone() } else { address(image) };
-    let words = ["sh", "-c", FETCH, &missing(image, contained.environment, THIS_NODE), image, &name(image), &place]
-        .map(OsString::from);
-    words.into_iter().chain([start_file(contained).into(), START.into()]).collect()
+    let others = [name(image).into(), place.into(), start_file(contained).into(), START.into()];
+    contained.script(FETCH).into_iter().chain(others).collect()
 }
 
 /// Returns the command line without the shell's arguments. Values of variables aren't in it.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
 use super::input::Kept;
-use crate::container::ContainerRuntime;
+use crate::container::{ContainerRuntime, missing};
 use crate::protocol::{ContainerSpec, SupervisorSpec};
 
 /// Comes before the job's command. Asked to end, the shell waits for the program that it runs, which is asked too and
@@ -125,6 +125,12 @@ impl Lines {
 }
 
 impl Contained<'_> {
+    /// Returns the command line of a script that fetches the image: `$0` says that the runtime is missing, `$1` is the image.
+    fn script(&self, script: &str) -> Vec<OsString> {
+        let image = &self.container.image;
+        ["sh", "-c", script, &missing(image, self.environment, THIS_NODE), image].map(OsString::from).into()
+    }
+
     /// Returns the variables that the container gets: Gangline's and the job's, and those of [`PASSED_ON`].
     fn passed(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         let is_passed_on =
@@ -176,6 +182,11 @@ impl Mount {
         let fields = [self.source.as_os_str(), self.target.as_os_str(), options];
         fields[..if self.is_read_only { 3 } else { 2 }].join(OsStr::new(":"))
     }
+}
+
+/// Returns the options of those devices that this node has.
+fn of_devices(options: &[(&str, &str)]) -> impl Iterator<Item = OsString> {
+    options.iter().filter(|(device, _)| Path::new(device).exists()).map(|(_, option)| OsString::from(option))
 }
 
 fn joined(option: &str, value: &OsStr) -> OsString {

@@ -2,10 +2,8 @@
 //! command, and when that one ends, the kernel ends all others.
 
 use std::ffi::OsString;
-use std::path::Path;
 
-use super::{Contained, THIS_NODE, joined};
-use crate::container::missing;
+use super::{Contained, joined, of_devices};
 use crate::supervisor::environment::Environment;
 use crate::supervisor::input::Kept;
 
@@ -28,8 +26,7 @@ const NAME_VARIABLE: &str = "GANGLINE_CONTAINER";
 
 /// Returns the command line before the setup command's.
 pub(super) fn fetch(contained: &Contained<'_>) -> Vec<OsString> {
-    let image = &contained.container.image;
-    ["sh", "-c", FETCH, &missing(image, contained.environment, THIS_NODE), image].map(OsString::from).into()
+    contained.script(FETCH)
 }
 
 /// Returns the command line without the shell's arguments. Values of variables aren't in it, since every user of the
@@ -52,8 +49,7 @@ pub(super) fn run(contained: &Contained<'_>) -> Vec<OsString> {
     ];
     let mut line: Vec<OsString> = fixed.map(OsString::from).into();
     line.push(format!("--name={}", name(contained)).into());
-    let present = DEVICES.iter().filter(|(device, _)| Path::new(device).exists());
-    line.extend(present.map(|(_, option)| OsString::from(option)));
+    line.extend(of_devices(&DEVICES));
     line.extend(contained.mounts().iter().map(|mount| joined("--volume=", &mount.with_colons())));
     line.push(joined("--workdir=", contained.spec.workdir.as_os_str()));
     line.extend(contained.passed().map(|(name, _)| joined("--env=", name)));
