@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::cache::{Copy, Near, RANGE_BYTES, Uses};
 use crate::error::Error;
 use crate::forecast::Forecast;
+use crate::source::Mapped;
 
 /// Ranges that are under way at a time at most: 256 MiB of memory.
 pub(crate) const AT_A_TIME_MAX: usize = 32;
@@ -87,10 +88,16 @@ impl At {
     }
 }
 
+/// Takes bytes of a file, with the numbers of its source and of itself.
+pub(crate) type AddBytes<'a> = &'a mut dyn FnMut((usize, usize), &Mapped, Range<usize>);
+
 /// What a loader is about to read.
 pub(crate) trait Plan {
     /// The ranges of this rank's rows in the batch at a position.
     fn ranges_at(&self, position: u64, add: &mut dyn FnMut(&Arc<Copy>, usize));
+
+    /// The bytes of files that the first of this rank's rows in the batch at a position have.
+    fn bytes_at(&self, position: u64, rows: usize, add: AddBytes<'_>);
 }
 
 impl Ahead {

@@ -29,6 +29,7 @@ mod loader;
 mod megatron_run;
 pub mod order;
 mod packed;
+mod read_ahead;
 mod sealed;
 mod source;
 mod state;

@@ -5,13 +5,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ahead::{AT_A_TIME_MAX, Ahead, At, Plan, ranges_in};
+use crate::ahead::{AT_A_TIME_MAX, AddBytes, Ahead, At, Plan, ranges_in};
 use crate::cache::Copy;
 use crate::cursor::{Cursor, Options, Sample, check};
 use crate::error::Error;
 use crate::megatron_run;
 use crate::order::Shuffle;
 use crate::packed::{self, Packing, Row, position_bytes};
+use crate::read_ahead::ReadAhead;
 use crate::source::Source;
 use crate::state::State;
 use crate::token_type::{TokenType, Width};
@@ -46,6 +47,8 @@ pub struct Loader {
     loss_weight: f64,
     /// Fetches what the next batches need; none if all sources are here.
     ahead: Option<Ahead>,
+    /// Has what is here read from disk; only not there while it looks at this.
+    read_ahead: Option<ReadAhead>,
 }
 
 impl Loader {
@@ -82,7 +85,8 @@ impl Loader {
         };
         let loss_weight = cursor.loss_weight();
         let ahead = ahead_of(&sources)?;
-        Ok(Loader { sources, cursor, samples: Vec::new(), packings, loss_weight, ahead })
+        let read_ahead = Some(ReadAhead::new(cursor.options().shuffle));
+        Ok(Loader { sources, cursor, samples: Vec::new(), packings, loss_weight, ahead, read_ahead })
     }
 
     /// Samples of a source in the part that is read.
@@ -226,6 +230,7 @@ impl Loader {
         let samples = self.cursor.peek(self.rows());
         self.check_files(&samples)?;
         self.fetch()?;
+        self.look_on_disk();
         self.copy(&samples, room)?;
         // A file that was changed meanwhile may have given some of both.
         self.check_files(&samples)?;
@@ -249,6 +254,13 @@ impl Loader {
         let Some(mut ahead) = self.ahead.take() else { return };
         ahead.look(self, self.at());
         self.ahead = Some(ahead);
+    }
+
+    /// Has what the next batches need read from disk meanwhile.
+    fn look_on_disk(&mut self) {
+        let Some(mut read_ahead) = self.read_ahead.take() else { return };
+        read_ahead.look(self, self.at());
+        self.read_ahead = Some(read_ahead);
     }
 
     fn at(&self) -> At {
@@ -366,6 +378,18 @@ impl Plan for Loader {
             let source = &self.sources[sample.source];
             if source.cached().is_some() {
                 ranges_in(source, self.parts(&sample).into_iter(), add);
+            }
+        }
+    }
+
+    fn bytes_at(&self, position: u64, rows: usize, add: AddBytes<'_>) {
+        let Range { start, end } = self.rows();
+        let end = end.min(start.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX)));
+        for sample in self.cursor.samples_at(position + u64::from(start)..position + u64::from(end)) {
+            let source = &self.sources[sample.source];
+            for part in self.parts(&sample) {
+                let tokens = part.start..part.end + 1;
+                source.places_of(&tokens, &mut |file, mapped, bytes| add((sample.source, file), mapped, bytes));
             }
         }
     }

@@ -88,7 +88,7 @@ impl Copy {
         self.data.len()
     }
 
-    pub(super) fn path(&self) -> &PathBuf {
+    pub(crate) fn path(&self) -> &PathBuf {
         &self.path
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::place::OnDisk;
 use crate::cache::{Copy, END_BYTES};
 use crate::error::Error;
 use crate::guarded::Guarded;
@@ -18,7 +19,7 @@ pub(crate) struct Mapped {
 
 enum Bytes {
     Own(Vec<u8>),
-    File { map: Guarded, file: File, modified: Option<SystemTime> },
+    File { map: Guarded, file: Arc<File>, modified: Option<SystemTime> },
     Copy(Arc<Copy>),
 }
 
@@ -32,7 +33,7 @@ impl Mapped {
         }
         let map = Guarded::of(&file).map_err(Error::io("map", path))?;
         let modified = metadata.modified().ok();
-        Ok(Mapped { path: path.to_owned(), bytes: Bytes::File { map, file, modified } })
+        Ok(Mapped { path: path.to_owned(), bytes: Bytes::File { map, file: Arc::new(file), modified } })
     }
 
     /// Bytes in memory, with a name for messages.
@@ -47,6 +48,17 @@ impl Mapped {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The file on disk of which a range of the bytes can be read; none for bytes in memory, and for those that a copy lacks.
+    pub(crate) fn on_disk(&self, range: &Range<usize>) -> Option<OnDisk> {
+        match &self.bytes {
+            Bytes::Own(_) => None,
+            Bytes::File { file, .. } => Some(OnDisk::File(Arc::clone(file))),
+            Bytes::Copy(copy) => {
+                crate::cache::ranges_of(range).all(|range| copy.has(range)).then(|| OnDisk::Copy(Arc::clone(copy)))
+            }
+        }
     }
 
     /// The copy, if it is one.

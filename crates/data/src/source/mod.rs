@@ -6,18 +6,18 @@ pub(crate) mod layout;
 mod mapped;
 pub(crate) mod megatron;
 mod native;
+mod place;
 mod reorder;
 mod rows;
 mod unpacked;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::cache::{Copy, Fetched};
+use crate::cache::Fetched;
 use crate::compressed::Compression;
 use crate::error::Error;
 use crate::index::FILES_MAX;
@@ -29,7 +29,8 @@ pub use unpacked::unpacked;
 use unpacked::unpacked_by;
 
 use layout::Layout;
-use mapped::Mapped;
+pub(crate) use mapped::Mapped;
+pub(crate) use place::OnDisk;
 
 /// The names of flat files, by their ends.
 const FLAT: [&str; 4] = ["bin", "npy", "ds", "tokens"];
@@ -278,17 +279,6 @@ impl Source {
             (at, piece) = (at + count as u64, piece + 1);
         }
         Ok(())
-    }
-
-    /// The ranges of copies in which tokens of the stream lie.
-    pub(crate) fn ranges_of(&self, tokens: &Range<u64>, add: &mut dyn FnMut(&Arc<Copy>, usize)) {
-        let found = self.pieces_of(tokens, &mut |file, bytes| {
-            if let Some(copy) = self.layout.files[file].copy() {
-                crate::cache::ranges_of(&bytes).for_each(|range| add(copy, range));
-            }
-            Ok(())
-        });
-        found.expect("nothing is read");
     }
 
     /// Refuses the files of these tokens if they were changed since they were opened.

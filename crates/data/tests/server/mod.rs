@@ -7,6 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Objects by name, below `/bucket/`.
 #[derive(Default)]
@@ -20,6 +21,8 @@ pub(crate) struct Server {
     /// Whether GETs are held until this is false again; of ranges from this byte on, if it is said.
     pub(crate) is_held: AtomicBool,
     pub(crate) held_from: usize,
+    /// How long each answer takes.
+    pub(crate) delay: Duration,
     /// Whether ranges and conditions are ignored.
     pub(crate) ignores_ranges: bool,
     pub(crate) ignores_conditions: bool,
@@ -71,9 +74,10 @@ impl Server {
     fn answer(&self, stream: &TcpStream) -> Option<()> {
         let asked = read(stream)?;
         let key = asked.path.trim_start_matches("/bucket/").to_owned();
+        std::thread::sleep(self.delay);
         if asked.query.contains("list-type") {
             self.lists.fetch_add(1, Ordering::SeqCst);
-            return send(stream, "200 OK", "", self.listing().as_bytes(), usize::MAX);
+            return send(stream, "200 OK", "", self.listing(&asked.query).as_bytes(), usize::MAX);
         }
         let Some(object) = self.objects.get(&key) else {
             self.heads.fetch_add(1, Ordering::SeqCst);
@@ -90,7 +94,7 @@ impl Server {
         let number = self.gets.fetch_add(usize::from(is_counted), Ordering::SeqCst) + 1;
         self.asked.lock().expect("no panic").push((key, range.clone()));
         while range.start >= self.held_from && self.is_held.load(Ordering::SeqCst) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
         if !self.ignores_conditions && asked.condition.is_some_and(|wanted| wanted != self.tag()) {
             return send(stream, "412 Precondition Failed", "", b"", usize::MAX);
@@ -109,8 +113,11 @@ impl Server {
         }
     }
 
-    fn listing(&self) -> String {
-        let contents = self.objects.iter().fold(String::new(), |mut text, (key, object)| {
+    fn listing(&self, query: &str) -> String {
+        let prefix = query.split('&').find_map(|pair| pair.strip_prefix("prefix=")).unwrap_or_default();
+        let prefix = prefix.replace("%2F", "/");
+        let listed = self.objects.iter().filter(|(key, _)| key.starts_with(&prefix));
+        let contents = listed.fold(String::new(), |mut text, (key, object)| {
             let (tag, size) = (self.tag(), object.len());
             write!(
                 text,
@@ -137,7 +144,8 @@ fn read(stream: &TcpStream) -> Option<Asked> {
             "range" => {
                 let (start, end) = value.trim().strip_prefix("bytes=")?.split_once('-').expect("a range");
                 let number = |text: &str| text.parse::<usize>().expect("a number");
-                asked.range = Some(number(start)..number(end) + 1);
+                let end = if end.is_empty() { usize::MAX } else { number(end) + 1 };
+                asked.range = Some(number(start)..end);
             }
             "authorization" => asked.authorization = value.trim().to_owned(),
             "if-match" => asked.condition = Some(value.trim().to_owned()),
