@@ -176,8 +176,8 @@ def cache_of(folder, limit):
     if not root:
         root = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gangline", "data")
     limit = limit if limit is not None else os.environ.get("GANGLINE_DATA_CACHE_LIMIT")
-    # The ranks of a job's attempt look at a dataset's objects once.
-    ours = ("HOME", "GANGLINE_ATTEMPT_DIR")
+    # The ranks of a job's attempt look at a dataset's objects once, and its queue may have a quota.
+    ours = ("HOME", "GANGLINE_ATTEMPT_DIR", "GANGLINE_DATA_CACHE_QUOTA")
     is_setting = lambda name, value: (name.startswith("AWS_") or name in ours) and value.isascii()  # noqa: E731
     settings = {name: value for name, value in os.environ.items() if is_setting(name, value)}
     return os.fspath(root), None if limit in (None, "") else int(limit), settings

@@ -23,7 +23,7 @@ pub(super) fn measure(peers: &Peers, part: &Path, bytes: &[u8], report: &mut Rep
         report.skip("cold disk", "the disk has no room for a set that is larger than memory");
         return Ok(());
     };
-    let gib = times * bytes.len() >> 30;
+    let gib = (times * bytes.len()) >> 30;
     report.section(&format!(
         "Cold disk, one thread, an epoch of {gib} GiB of uint16, which is more than memory (measured, medians of 3 rounds)"
     ));
@@ -60,7 +60,7 @@ pub(super) fn measure(peers: &Peers, part: &Path, bytes: &[u8], report: &mut Rep
 /// How often so many bytes make more than memory; none if the disk has no room for that.
 fn times_that_exceed_memory(part: &Path, bytes: usize) -> Result<Option<usize>> {
     let memory = rustix::system::sysinfo();
-    let memory = u64::from(memory.mem_unit) * u64::try_from(memory.totalram)?;
+    let memory = u64::from(memory.mem_unit) * memory.totalram;
     let times = memory / bytes as u64 + 1;
     let disk = rustix::fs::statvfs(part).context("look at the disk")?;
     let has_room = disk.f_bavail * disk.f_frsize > times * bytes as u64 + bytes as u64;

@@ -12,13 +12,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use gangline_data::order::Shuffle;
-use gangline_data::{Cache, CacheOptions, RANGE_BYTES, Room, Source, THREADS, TokenType, Width};
+use gangline_data::{Cache, CacheOptions, Room, Source, THREADS, TokenType, Width};
 
 use super::peers::Peers;
 use super::server::Server;
 use super::{BATCH, LENGTH, SAMPLE_BYTES, SHARE_MIN, loader, loader_of_rank, read_through};
 use crate::report::{Bar, Report, median};
 
+/// Bytes of a range that is asked for.
+const RANGE: usize = 8 << 20;
 /// Bytes of an object.
 const OBJECT_BYTES: usize = 64 << 20;
 const ROUNDS: usize = 3;
@@ -37,7 +39,7 @@ pub(super) fn measure(folder: &Path, peers: &Peers, bytes: &[u8], report: &mut R
         "Cold S3, a server in this process over loopback without TLS, 1 GiB in objects of 64 MiB (measured, medians of 3 rounds)",
     );
     let objects: BTreeMap<String, Vec<u8>> = bytes.chunks(OBJECT_BYTES).enumerate().map(named).collect();
-    let ranges: usize = objects.values().map(|object| object.len().div_ceil(RANGE_BYTES as usize)).sum();
+    let ranges: usize = objects.values().map(|object| object.len().div_ceil(RANGE)).sum();
     let few = objects.iter().take(4).map(|(name, object)| (name.clone(), object.clone())).collect();
     let objects = objects.into_iter().chain(peers.sets()?).collect();
     let (server, address) = Server { objects, ..Server::default() }.start();
@@ -83,7 +85,7 @@ fn objects_of(server: &Server) -> usize {
 fn node(folder: &Path, objects: BTreeMap<String, Vec<u8>>, report: &mut Report) -> Result<()> {
     report.section("A node of 4 jobs with 2 ranks each, and a server that answers after 20 ms; 256 MiB (measured)");
     let count = objects.len();
-    let ranges: usize = objects.values().map(|object| object.len().div_ceil(RANGE_BYTES as usize)).sum();
+    let ranges: usize = objects.values().map(|object| object.len().div_ceil(RANGE)).sum();
     let far = Server { objects: objects.clone(), delay: ROUND_TRIP, ..Server::default() };
     let (server, address) = Server { objects, ..Server::default() }.start();
     let root = tempfile::tempdir_in(folder).context("make a folder")?;
@@ -153,15 +155,14 @@ fn plain_reader(address: &str, server: &Arc<Server>) -> Result<f64> {
     let ranges: Vec<(String, usize, usize)> = sizes
         .iter()
         .flat_map(|(name, length)| {
-            let step = RANGE_BYTES as usize;
-            (0..*length).step_by(step).map(move |start| (name.clone(), start, (start + step).min(*length)))
+            (0..*length).step_by(RANGE).map(move |start| (name.clone(), start, (start + RANGE).min(*length)))
         })
         .collect();
     let (next, began) = (AtomicUsize::new(0), Instant::now());
     let work = || -> Result<()> {
         let address = address.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).context("connect to the server")?;
-        let mut body = vec![0; RANGE_BYTES as usize];
+        let mut body = vec![0; RANGE];
         while let Some((name, start, end)) = ranges.get(next.fetch_add(1, Ordering::Relaxed)) {
             let asked =
                 format!("GET /bucket/{name} HTTP/1.1\r\nHost: {address}\r\nRange: bytes={start}-{}\r\n\r\n", end - 1);

@@ -61,6 +61,7 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("inherit", before.inherit != now.inherit),
         ("launcher", before.launcher != now.launcher),
         ("price", before.sharing.prices != now.sharing.prices),
+        ("data_cache of queues", before.cache_quotas != now.cache_quotas),
         ("limits", before.limits != now.limits),
         ("retention", before.retention != now.retention),
         ("storage", before.storage != now.storage),

@@ -157,8 +157,7 @@ pub(crate) fn wait_for_signal(running: &Running) -> Result<(), Failure> {
 /// Starts a control plane on a data folder.
 pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let folder = private(folder)?;
-    let path = configuration::path(&folder, args.config.as_ref());
-    let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
+    let (path, config) = configured(&folder, args)?;
     let (alert_setup, elsewhere) = setups(&folder, &config, path.as_deref())?;
     let listening = Listening::choose(&folder, &config, path.as_deref(), &args.listen)?;
     let secrets = open_secrets(&folder)?;
@@ -170,6 +169,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         journal_folder: journal_folder.clone(),
         nodes,
         sharing,
+        cache_quotas: config.cache_quotas.clone(),
         limits: config.limits,
         retention: config.retention,
         storage: config.storage.clone(),
@@ -224,6 +224,13 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let (stop_http, http) = spawn_server(runtime, doors, app)?;
     let agent = OwnAgent::start(&folder, &names, args.agent_every)?;
     Ok(Running { url, visits, service, beside, alerts, budgets: watch, reloading, _agent: agent, stop_http, http })
+}
+
+/// Returns the configuration, and where it is if there is a file.
+fn configured(folder: &Path, args: &UpArgs) -> Result<(Option<PathBuf>, Config), Failure> {
+    let path = configuration::path(folder, args.config.as_ref());
+    let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
+    Ok((path, config))
 }
 
 /// Returns how alerts are set up, and the places elsewhere.

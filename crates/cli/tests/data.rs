@@ -149,6 +149,7 @@ fn eight_programs_fetch_a_dataset_once_though_one_is_killed_and_ranges_are_of_8_
         .output()
         .expect("gangline runs");
     let cached: serde_json::Value = serde_json::from_slice(&cached.stdout).expect("JSON");
+    let cached = &cached["objects"];
     assert_eq!(cached[0]["url"], "s3://bucket/set/a.bin");
     assert_eq!((&cached[0]["bytes"], &cached[0]["is_used"]), (&(20 << 20).into(), &false.into()));
 }

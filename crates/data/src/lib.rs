@@ -39,8 +39,8 @@ mod token_type;
 pub mod tokenize;
 
 pub use cache::{
-    CACHE_VARIABLE, Cache, CacheOptions, DatasetHolding, Fetched, Holding, RANGE_BYTES, THREADS, cache_folder,
-    holdings_of, is_remote, unpacked_folder,
+    CACHE_VARIABLE, Cache, CacheOptions, DatasetHolding, Fetched, Holding, QUOTA_VARIABLE, QueueHolding, RANGE_BYTES,
+    THREADS, cache_folder, holdings_of, is_remote, unpacked_folder,
 };
 pub use convert::{Target, Writer, Written};
 pub use cursor::{Cursor, Options, SEQUENCE_MAX, Sample, THREADS_MAX};

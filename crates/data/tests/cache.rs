@@ -9,7 +9,9 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::thread;
 
-use gangline_data::{Cache, CacheOptions, Error, Fetched, RANGE_BYTES, Source, TokenType, Width, holdings_of};
+use gangline_data::{
+    Cache, CacheOptions, Error, Fetched, QUOTA_VARIABLE, RANGE_BYTES, Source, TokenType, Width, holdings_of,
+};
 use tempfile::TempDir;
 
 struct Place(TempDir);
@@ -180,6 +182,44 @@ fn every_flipped_bit_of_a_copy_is_found_before_it_is_given_and_the_object_is_fet
         assert_eq!(fs::read(&kept).unwrap(), bytes);
         fs::remove_file(kept).unwrap();
     }
+}
+
+#[test]
+fn a_queue_makes_room_among_what_it_fetched_itself() {
+    let place = Place::new();
+    let url = |number: u16| place.put(&format!("set-{number}"), "a.bin", &[number; 500]) + "/a.bin";
+    let urls: Vec<String> = (0..5).map(url).collect();
+    let of = |queue: &str, bytes: u64| {
+        let settings = BTreeMap::from([(QUOTA_VARIABLE.to_owned(), format!("{queue}={bytes}"))]);
+        let threads = NonZeroU32::new(4).unwrap();
+        Cache::open(CacheOptions { root: place.path("cache"), bytes_max: None, settings, threads }).unwrap()
+    };
+    let (nlp, vision) = (of("nlp", 2_000), of("vision", 5_000));
+    let fetch = |cache: &Cache, number: usize| cache.fetch(&urls[number], &|_, _| {});
+    drop(fetch(&vision, 0).unwrap());
+    drop(fetch(&nlp, 1).unwrap());
+    let held = fetch(&nlp, 2).unwrap();
+    // What another queue fetched is read without a charge.
+    assert_eq!(fetch(&nlp, 0).unwrap().fetched(), 0);
+    let has = |cache: &Cache| -> Vec<(String, u64, u64)> {
+        cache.queues().unwrap().into_iter().map(|one| (one.queue, one.here, one.bytes_max)).collect()
+    };
+    let both = |nlp: u64| [("nlp".to_owned(), nlp, 2_000), ("vision".to_owned(), 1_000, 5_000)];
+    assert_eq!(has(&vision), both(2_000));
+    // The second of its copies makes room, not the one that is used, nor another queue's, though that was used before.
+    let third = fetch(&nlp, 3).unwrap();
+    assert_eq!((third.fetched(), has(&nlp)), (1_000, both(2_000).into()));
+    assert_eq!(fetch(&vision, 0).unwrap().fetched(), 0);
+    let error = fetch(&nlp, 4).unwrap_err().to_string();
+    assert!(error.contains("use cache_quota") && error.contains("what queue nlp may have"), "{error}");
+    drop((held, third));
+    assert_eq!((fetch(&nlp, 4).unwrap().fetched(), has(&nlp)), (1_000, both(2_000).into()));
+    // Without a quota nothing is charged.
+    assert_eq!(fetch(&place.cache(None), 1).unwrap().fetched(), 1_000);
+    assert_eq!(has(&nlp), both(2_000));
+    let settings = BTreeMap::from([(QUOTA_VARIABLE.to_owned(), "nlp".to_owned())]);
+    let refused = CacheOptions { root: place.path("cache"), bytes_max: None, settings, threads: NonZeroU32::MIN };
+    assert!(Cache::open(refused).unwrap_err().to_string().contains("not QUEUE=BYTES"));
 }
 
 #[test]

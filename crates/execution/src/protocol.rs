@@ -26,7 +26,7 @@ use gangline_base::{Bucket, Buckets, GpuSeconds, Phase};
 
 pub use agent::AgentSpec;
 pub use container::{ContainerSpec, VolumeSpec};
-pub use datasets::{CacheReport, CachedDataset, DatasetReads};
+pub use datasets::{CACHE_QUOTA, CacheReport, CachedDataset, DatasetReads};
 pub use sample::{Sample, SampleMetric, Silence};
 
 /// The newest version; both sides send it. Version 2 added the epoch.

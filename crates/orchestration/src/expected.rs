@@ -18,12 +18,12 @@ fn is_remote(dataset: &str) -> bool {
 }
 
 impl Engine {
-    /// Returns, for each node, the remote datasets of jobs that wait which it should hold and doesn't hold whole, those of the
-    /// first in line first. A job's nodes are those on which it could start first, as known now; two jobs get different ones
+    /// Returns, for each node, the remote datasets of jobs that wait which it should hold and doesn't hold whole, each with the first
+    /// job in line that reads it, in the order of the line. A job's nodes are those on which it could start first, as known now; two jobs get different ones
     /// where there are enough.
     #[must_use]
-    pub fn datasets_expected(&self, now: Timestamp) -> BTreeMap<NodeId, Vec<String>> {
-        let mut expected: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
+    pub fn datasets_expected(&self, now: Timestamp) -> BTreeMap<NodeId, Vec<(String, JobId)>> {
+        let mut expected: BTreeMap<NodeId, Vec<(String, JobId)>> = BTreeMap::new();
         let mut others = Vec::new();
         for job in self.next_in_line(now) {
             let gang = &job.spec.gang;
@@ -34,8 +34,8 @@ impl Engine {
             for node in reserved.nodes() {
                 let missing = job.spec.datasets.iter().filter(|name| is_remote(name) && !self.holds(node, name));
                 let of_node = expected.entry(node).or_default();
-                let known: BTreeSet<String> = of_node.iter().cloned().collect();
-                of_node.extend(missing.filter(|name| !known.contains(*name)).cloned());
+                let known: BTreeSet<String> = of_node.iter().map(|(name, _)| name.clone()).collect();
+                of_node.extend(missing.filter(|name| !known.contains(*name)).map(|name| (name.clone(), job.id)));
                 of_node.truncate(DATASETS_MAX);
             }
             others.push(reserved);
@@ -85,7 +85,8 @@ mod tests {
     }
 
     fn expected(world: &World) -> Vec<(NodeId, Vec<String>)> {
-        world.engine.datasets_expected(world.now).into_iter().collect()
+        let names = |datasets: Vec<(String, JobId)>| datasets.into_iter().map(|(name, _)| name).collect();
+        world.engine.datasets_expected(world.now).into_iter().map(|(node, datasets)| (node, names(datasets))).collect()
     }
 
     #[test]
@@ -101,6 +102,8 @@ mod tests {
         assert_eq!(expected(&world), all(&["s3://b/c4", "s3://b/pile", "s3://b/wiki"]), "one byte is missing");
         cached(&mut world, node, "s3://b/c4", 100);
         assert_eq!(expected(&world), all(&["s3://b/pile", "s3://b/wiki"]));
+        let jobs: Vec<u64> = world.engine.datasets_expected(world.now)[&node].iter().map(|(_, job)| job.0).collect();
+        assert_eq!(jobs, [2, 3]);
         // What runs fetches for itself.
         assert_eq!(placed(&world.end(JobId(1), &ShareEnd::Succeeded)), [2]);
         assert_eq!(expected(&world), all(&["s3://b/wiki"]));

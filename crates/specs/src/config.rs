@@ -58,7 +58,7 @@ pub use tls::TlsFiles;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use gangline_base::{AcceleratorKind, Bytes, DeviceLayout, Level, Money, NodeName, PoolName};
+use gangline_base::{AcceleratorKind, Bytes, DeviceLayout, Level, Money, NodeName, PoolName, QueueName};
 use gangline_orchestration::{Configuration, InvalidConfiguration, Limits, Location, NodeCapacity, check_locations};
 use serde::Deserialize;
 
@@ -114,6 +114,8 @@ pub struct Config {
     pub launcher: Option<toml::Table>,
     /// The queues and rules by which the cluster is shared.
     pub sharing: Configuration,
+    /// What queues may have of each cache of datasets.
+    pub cache_quotas: BTreeMap<QueueName, Bytes>,
     /// Money for calendar periods, of whose use somebody is told.
     pub budgets: Vec<Budget>,
     /// The limits of what users may submit.
@@ -294,7 +296,8 @@ impl Config {
         }
         check(&nodes)?;
         let refused = |(queue, message)| ConfigError::Queue { queue, message };
-        let mut sharing = queues::read(file.queue, file.half_life_hours, file.order).map_err(refused)?;
+        let (mut sharing, cache_quotas) =
+            queues::read(file.queue, file.half_life_hours, file.order).map_err(refused)?;
         let refused = |(accelerator, message)| ConfigError::Price { accelerator, message };
         sharing.prices = prices::read(file.price).map_err(refused)?;
         let refused = |(budget, message)| ConfigError::Budget { budget, message };
@@ -328,6 +331,7 @@ impl Config {
             journal,
             inherit,
             nodes,
+            cache_quotas,
             launcher,
             sharing,
             budgets,

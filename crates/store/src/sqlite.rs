@@ -191,11 +191,11 @@ impl Reader {
         self.read(|transaction| audit::storage_from(transaction, after, count))
     }
 
-    /// Checks `count` attempts' requests after a job and an attempt.
+    /// Checks `count` rows of requests after a key.
     ///
     /// # Errors
     /// As [`Reader::audit_accounts`].
-    pub fn audit_requests(&self, after: (i64, i64), count: u32) -> Result<Slice<(i64, i64)>, Error> {
+    pub fn audit_requests(&self, after: &audit::RequestsKey, count: u32) -> Result<Slice<audit::RequestsKey>, Error> {
         self.read(|transaction| audit::requests_from(transaction, after, count))
     }
 

@@ -31,8 +31,16 @@ fn what_a_waiting_job_will_read_is_on_its_node_before_it_starts() {
     });
     wait_for("the fetch to be over", || (!explained().contains(told)).then_some(()));
     let held = product.json(&["data", "cache"]);
+    let held = &held["objects"];
     let (bytes, there) = (held[0]["bytes"].as_u64(), held[0]["there_bytes"].as_u64());
     assert_eq!((bytes, there), (u64::try_from(BYTES).ok(), bytes), "{held:#}");
     product.run(&["cancel", &first]);
     product.wait_state(&reader, "succeeded");
+    // The job pays for it: three ranges, in a listed folder.
+    let asked = || product.json(&["show", &reader])["dataset_reads"][0].clone();
+    wait_for("the agent to say what it asked for", || (!asked().is_null()).then_some(()));
+    let asked = asked();
+    assert_eq!((&asked["dataset"], &asked["bytes"]), (&"s3://bucket/tokens".into(), &BYTES.into()), "{asked:#}");
+    let count = |name: &str| asked[name].as_u64().unwrap_or_default();
+    assert!(count("get") >= 3 && count("list") >= 1, "{asked:#}");
 }

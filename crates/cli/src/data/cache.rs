@@ -1,11 +1,16 @@
 //! `gangline data warm` and `gangline data cache`: remote datasets on this node, fetched once for all programs.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use clap::Args;
 use gangline_base::Bytes;
-use gangline_data::{Cache, CacheOptions, Fetched, THREADS, cache_folder};
+use gangline_data::{Cache, CacheOptions, Fetched, Holding, QUOTA_VARIABLE, QueueHolding, THREADS, cache_folder};
 use serde_json::json;
 
 use super::{failure, progress};
@@ -14,6 +19,8 @@ use crate::{output, s3};
 
 /// What is added to a process's nice value so that all others go before it (nice(2)).
 const LOWEST_PRIORITY: i32 = 19;
+/// How often it is said what was asked for so far.
+const COUNTS_EVERY: Duration = Duration::from_millis(500);
 
 /// Where the cache is, and what it may take.
 #[derive(Args)]
@@ -44,6 +51,9 @@ pub(crate) struct WarmArgs {
     /// With the lowest priority
     #[arg(long)]
     background: bool,
+    /// For programs: say what was asked for so far, in lines of JSON, and end once standard input does
+    #[arg(long)]
+    counts: bool,
 }
 
 #[derive(Args)]
@@ -58,7 +68,9 @@ impl Where {
             Failure::local("failed to find a folder for the cache: HOME is not set", "say it with --cache")
         })?;
         let threads = NonZeroU32::new(connections).unwrap_or(NonZeroU32::MIN);
-        let options = CacheOptions { root, bytes_max: self.cache_limit, settings: s3::settings(), threads };
+        let mut settings = s3::settings();
+        settings.extend(std::env::var(QUOTA_VARIABLE).ok().map(|quota| (QUOTA_VARIABLE.to_owned(), quota)));
+        let options = CacheOptions { root, bytes_max: self.cache_limit, settings, threads };
         Cache::open(options).map_err(|error| failure(&error))
     }
 }
@@ -75,7 +87,13 @@ pub(super) fn find(url: &Path) -> Result<Fetched, Failure> {
 
 /// Brings all of a dataset into that cache.
 pub(super) fn fetch(url: &Path) -> Result<Fetched, Failure> {
-    fetched(&of_environment()?, &url.to_string_lossy())
+    let found = find_in(&of_environment()?, &url.to_string_lossy())?;
+    fetch_all(&found)?;
+    Ok(found)
+}
+
+fn find_in(cache: &Cache, url: &str) -> Result<Fetched, Failure> {
+    cache.find(url).map_err(|error| failure(&error))
 }
 
 fn of_environment() -> Result<Cache, Failure> {
@@ -87,9 +105,9 @@ fn of_environment() -> Result<Cache, Failure> {
     place.open(THREADS)
 }
 
-fn fetched(cache: &Cache, url: &str) -> Result<Fetched, Failure> {
+fn fetch_all(found: &Fetched) -> Result<(), Failure> {
     let bar = progress(0);
-    let fetched = cache.fetch(url, &|there, bytes| {
+    let fetched = found.fetch_all(&|there, bytes| {
         bar.set_length(bytes);
         bar.set_position(there);
     });
@@ -103,10 +121,19 @@ pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
         let _ = rustix::process::nice(LOWEST_PRIORITY);
     }
     let cache = args.place.open(args.connections)?;
-    if args.fits {
-        refuse_too_large(&cache, args)?;
+    let fetched = Arc::new(find_in(&cache, &args.url)?);
+    let outcome = if args.fits { refuse_too_large(&cache, &fetched, args) } else { Ok(()) };
+    if args.counts {
+        return match outcome {
+            Ok(()) => fetch_and_say(&fetched),
+            refused => {
+                say_counts(&fetched);
+                refused
+            }
+        };
     }
-    let fetched = fetched(&cache, &args.url)?;
+    outcome?;
+    fetch_all(&fetched)?;
     if args.verify {
         fetched.verify().map_err(|error| failure(&error))?;
     }
@@ -129,9 +156,45 @@ pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
     ))
 }
 
+/// What ends the wait for a fetch.
+enum Told {
+    Fetched(Result<(), Failure>),
+    /// Whoever wanted it is gone.
+    Unwanted,
+}
+
+/// Fetches all of a dataset, and says from time to time and in the end what was asked for so far. A fetch that nobody wants any more
+/// ends with this process.
+fn fetch_and_say(fetched: &Arc<Fetched>) -> Result<(), Failure> {
+    let (tell, told) = channel();
+    let (shared, done) = (Arc::clone(fetched), tell.clone());
+    std::thread::spawn(move || drop(done.send(Told::Fetched(fetch_all(&shared)))));
+    std::thread::spawn(move || {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        drop(tell.send(Told::Unwanted));
+    });
+    loop {
+        let outcome = told.recv_timeout(COUNTS_EVERY);
+        say_counts(fetched);
+        match outcome {
+            Err(_) => {}
+            Ok(Told::Fetched(outcome)) => return outcome,
+            Ok(Told::Unwanted) => return Err(Failure::local("nobody wants the dataset any more", "")),
+        }
+    }
+}
+
+/// What is said can be read as `execution::protocol::DatasetReads`.
+fn say_counts(fetched: &Fetched) {
+    let requests = fetched.requests();
+    let counts =
+        json!({ "get": requests.get, "head": requests.head, "list": requests.list, "bytes": fetched.fetched() });
+    let _ = output::json_line(&counts);
+}
+
 /// Refuses a dataset that is larger than the cache may become, or of which more is missing than the disk has.
-fn refuse_too_large(cache: &Cache, args: &WarmArgs) -> Result<(), Failure> {
-    let bytes = cache.find(&args.url).map_err(|error| failure(&error))?.bytes();
+fn refuse_too_large(cache: &Cache, found: &Fetched, args: &WarmArgs) -> Result<(), Failure> {
+    let bytes = found.bytes();
     let holdings = cache.holdings().map_err(|error| failure(&error))?;
     let own = holdings.iter().filter(|one| one.url.starts_with(args.url.trim_end_matches('/')));
     let there: u64 = own.map(|one| one.there).sum();
@@ -139,7 +202,7 @@ fn refuse_too_large(cache: &Cache, args: &WarmArgs) -> Result<(), Failure> {
         let message = format!("{} has {}, and {whose}", args.url, Bytes(bytes));
         Failure::local(message, "make room, or leave --fits out: copies used longest ago then make room for it")
     };
-    if let Some(limit) = args.place.cache_limit.filter(|limit| bytes > *limit) {
+    if let Some(limit) = cache.bytes_max().filter(|limit| bytes > *limit) {
         return Err(refused(format!("the cache may take {}", Bytes(limit))));
     }
     let free = cache.free_bytes().map_err(|error| failure(&error))?;
@@ -151,35 +214,68 @@ fn refuse_too_large(cache: &Cache, args: &WarmArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn list(args: &CacheArgs, is_json: bool) -> Result<(), Failure> {
-    let holdings = args.place.open(THREADS)?.holdings().map_err(|error| failure(&error))?;
+    let cache = args.place.open(THREADS)?;
+    let holdings = cache.holdings().map_err(|error| failure(&error))?;
+    let queues = cache.queues().map_err(|error| failure(&error))?;
     if is_json {
-        let rows = holdings
-            .iter()
-            .map(|one| json!({ "url": one.url, "bytes": one.bytes, "there_bytes": one.there, "is_used": one.is_used, "requests": one.requests, "found_bytes": one.found, "fetched_bytes": one.fetched }));
-        return output::json(&rows.collect::<Vec<_>>());
+        let user = |pid: &u32| json!({ "pid": pid, "job": job_of(*pid) });
+        let row = |one: &Holding| {
+            let users: Vec<_> = one.programs.iter().map(user).collect();
+            json!({ "url": one.url, "bytes": one.bytes, "there_bytes": one.there, "is_used": one.is_used, "users": users,
+                "requests": one.requests, "found_bytes": one.found, "fetched_bytes": one.fetched })
+        };
+        let queue =
+            |one: &QueueHolding| json!({ "queue": one.queue, "there_bytes": one.here, "bytes_max": one.bytes_max });
+        let (rows, queues) = (holdings.iter().map(row), queues.iter().map(queue));
+        return output::json(&json!({ "objects": rows.collect::<Vec<_>>(), "queues": queues.collect::<Vec<_>>() }));
     }
     if holdings.is_empty() {
         return output::say("nothing is in the cache: `gangline data warm s3://bucket/folder` fetches a dataset");
     }
-    let row = |one: &gangline_data::Holding| {
-        let used = if one.is_used { "in use" } else { "" };
+    let row = |one: &Holding| {
         vec![
             one.url.clone(),
             Bytes(one.bytes).to_string(),
             Bytes(one.there).to_string(),
             one.requests.to_string(),
             hit_rate(one),
-            used.to_owned(),
+            users_of(one),
         ]
     };
     output::print(&output::table(
         &["object", ">bytes", ">here", ">requests", ">found here", ""],
         holdings.iter().map(row).collect(),
-    ))
+    ))?;
+    if queues.is_empty() {
+        return Ok(());
+    }
+    let row =
+        |one: &QueueHolding| vec![one.queue.clone(), Bytes(one.here).to_string(), Bytes(one.bytes_max).to_string()];
+    output::print("\n")?;
+    output::print(&output::table(&["queue", ">here", ">quota"], queues.iter().map(row).collect()))
+}
+
+/// Says who uses a copy: jobs, and other programs by their number.
+fn users_of(one: &Holding) -> String {
+    let named: BTreeSet<String> =
+        one.programs.iter().map(|pid| job_of(*pid).unwrap_or_else(|| format!("process {pid}"))).collect();
+    let named: Vec<String> = named.into_iter().collect();
+    match (one.is_used, named.is_empty()) {
+        (false, _) => String::new(),
+        (true, true) => "in use".to_owned(),
+        (true, false) => format!("in use by {}", named.join(", ")),
+    }
+}
+
+/// Returns the job whose program a process is, as far as its environment may be read.
+fn job_of(pid: u32) -> Option<String> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let variable = environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(b"GANGLINE_JOB_ID="))?;
+    String::from_utf8(variable.to_vec()).ok()
 }
 
 /// Returns the share of the bytes that programs wanted which was here already (measured).
-fn hit_rate(one: &gangline_data::Holding) -> String {
+fn hit_rate(one: &Holding) -> String {
     let wanted = one.found.saturating_add(one.fetched);
     let percent = |found: u64| u128::from(found) * 100 / u128::from(wanted.max(1));
     if wanted == 0 { "-".to_owned() } else { format!("{} %", percent(one.found)) }

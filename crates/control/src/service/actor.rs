@@ -186,6 +186,10 @@ impl Actor {
                 let answer = self.agent_cached(now, (&node, cache), batch);
                 Self::answer_query(batch, reply, answer);
             }
+            Request::AgentFetched { node, fetched, reply } => {
+                let taken = self.agent_fetched(now, (&node, fetched), batch);
+                Self::answer_durable(batch, reply, taken);
+            }
             Request::BudgetsSpent { spent, reply } => {
                 let taken = self.budgets_spent(now, spent, batch);
                 Self::answer_query(batch, reply, taken);
@@ -223,6 +227,13 @@ impl Actor {
         batch.answers.push(Box::new(move |_| {
             // The caller may have given up waiting.
             let _ = reply.send(answer);
+        }));
+    }
+
+    /// Answers once the batch is on disk.
+    fn answer_durable<T: Send + 'static>(batch: &mut Batch, reply: Reply<T>, answer: Result<T, Error>) {
+        batch.answers.push(Box::new(move |committed| {
+            let _ = reply.send(committed.map_err(Clone::clone).and(answer));
         }));
     }
 

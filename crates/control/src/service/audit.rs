@@ -154,7 +154,7 @@ pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
     found.bills += damaged;
     let damaged = found.look_through(rest, start(), |after| reader.audit_capacities(after, ACCOUNTS))?;
     found.bills += damaged;
-    let damaged = found.look_through(rest, (0, 0), |after| reader.audit_requests(*after, ACCOUNTS))?;
+    let damaged = found.look_through(rest, (0, 0, String::new()), |after| reader.audit_requests(after, ACCOUNTS))?;
     found.bills += damaged;
     let damaged = found.look_through(rest, start(), |after| reader.audit_storage(after, ACCOUNTS))?;
     found.bills += damaged;

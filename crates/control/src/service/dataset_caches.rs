@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gangline_base::{Bytes, JobSpec, NodeId, NodeName, Timestamp};
+use gangline_base::{Bytes, JobId, JobSpec, NodeId, NodeName, Timestamp};
+use gangline_execution::protocol::agent::{DatasetFetched, DatasetWanted};
 use gangline_execution::protocol::{CacheReport, CachedDataset as Reported};
 use gangline_orchestration::{CachedDataset, Event, NodeCache};
 use tracing::debug;
@@ -12,7 +13,9 @@ use tracing::debug;
 use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Error;
+use super::requests::requests_of_fetch;
 use crate::bound::bound_cache;
+use gangline_store::codec::Noted;
 
 /// How long it stands which node should fetch what.
 const EXPECTED_FOR: Duration = Duration::from_secs(5);
@@ -25,7 +28,7 @@ const NODES_SHOWN: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct ExpectedDatasets {
     at: Option<Timestamp>,
-    of_node: BTreeMap<NodeId, Vec<String>>,
+    of_node: BTreeMap<NodeId, Vec<(String, JobId)>>,
     /// When the agents that fetch last asked.
     asked_at: BTreeMap<NodeId, Timestamp>,
 }
@@ -37,7 +40,7 @@ impl Actor {
         now: Timestamp,
         (name, mut cache): (&NodeName, Option<CacheReport>),
         batch: &mut Batch,
-    ) -> Result<Vec<String>, Error> {
+    ) -> Result<Vec<DatasetWanted>, Error> {
         let node = self.engine.node_id(name).ok_or_else(|| Error::NoNode(name.clone()))?;
         cache.iter_mut().for_each(bound_cache);
         let is_news = cache.is_some();
@@ -48,14 +51,44 @@ impl Actor {
             self.expected.of_node = self.engine.datasets_expected(now);
         }
         self.expected.asked_at.insert(node, now);
-        Ok(self.expected.of_node.get(&node).cloned().unwrap_or_default())
+        let wanted = |(dataset, job): &(String, JobId)| {
+            let queue = self.records.get(job).map(|record| record.queue.as_str());
+            let quota = queue.and_then(|queue| self.options.cache_quota(queue));
+            DatasetWanted { dataset: dataset.clone(), job: job.0, quota }
+        };
+        Ok(self.expected.of_node.get(&node).into_iter().flatten().map(wanted).collect())
+    }
+
+    /// Notes for bills what a node's agent asked of object storage for jobs that waited. Agents repeat what may not have been
+    /// taken, which is noted once.
+    pub(super) fn agent_fetched(
+        &mut self,
+        now: Timestamp,
+        (node, fetched): (&NodeName, Vec<DatasetFetched>),
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        for fetch in fetched {
+            let record = match self.ended_record(JobId(fetch.job)) {
+                Ok(record) => record,
+                Err(Error::Unreadable { code, cause }) => return Err(Error::Unreadable { code, cause }),
+                Err(_) => continue,
+            };
+            // A node's agent says what jobs pay: only for what they read.
+            if !record.spec.as_ref().is_some_and(|spec| spec.datasets().contains(&fetch.dataset)) {
+                debug!(%node, job = fetch.job, dataset = fetch.dataset, "a fetch is of no dataset of the job");
+                continue;
+            }
+            let made = requests_of_fetch(&record, node, &fetch, now, &self.options.storage);
+            self.note_for_bills(now, Noted::Requests(made), batch);
+        }
+        Ok(())
     }
 
     /// Says which nodes fetch datasets of a job meanwhile.
     pub(super) fn fetched_meanwhile(&self, now: Timestamp, spec: &JobSpec) -> Option<String> {
         let ExpectedDatasets { of_node, asked_at, .. } = &self.expected;
         let asks = |node: &NodeId| asked_at.get(node).is_some_and(|at| now.since(*at) < FETCHES_FOR);
-        let reads = |datasets: &[String]| datasets.iter().any(|name| spec.datasets.contains(name));
+        let reads = |datasets: &[(String, JobId)]| datasets.iter().any(|(name, _)| spec.datasets.contains(name));
         let nodes = of_node.iter().filter(|(node, datasets)| asks(node) && reads(datasets)).map(|(node, _)| *node);
         let names: Vec<String> = nodes.map(|node| self.node_name(node)).collect();
         match names.len() {

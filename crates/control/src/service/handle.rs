@@ -3,6 +3,7 @@
 use gangline_api as api;
 use gangline_base::{Bytes, EmailAddress, JobId, JobSpec, NodeName, Principal, Submitter, SweepId, SweepSpec};
 use gangline_execution::launcher::{GangAllocation, SurveyedNode};
+use gangline_execution::protocol::agent::{DatasetFetched, DatasetWanted};
 use gangline_execution::protocol::{CacheReport, NodeFinding, Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, Fate, JobChange, Refusal, SpentBudget};
 use std::collections::BTreeMap;
@@ -203,7 +204,12 @@ pub(super) enum Request {
     AgentCached {
         node: NodeName,
         cache: Option<CacheReport>,
-        reply: Reply<Vec<String>>,
+        reply: Reply<Vec<DatasetWanted>>,
+    },
+    AgentFetched {
+        node: NodeName,
+        fetched: Vec<DatasetFetched>,
+        reply: Reply<()>,
     },
     BudgetsSpent {
         spent: Vec<SpentBudget>,
@@ -371,10 +377,15 @@ impl Handle {
         self.ask(|reply| Request::AgentFound { node, finding, reply }).await
     }
 
-    /// Takes what a node's agent, which fetches datasets, says of the node's cache, and returns the addresses of those that the node should
-    /// fetch for jobs that wait, the most urgent first.
-    pub async fn agent_cached(&self, node: NodeName, cache: Option<CacheReport>) -> Result<Vec<String>, Error> {
+    /// Takes what a node's agent, which fetches datasets, says of the node's cache, and returns those that the node should fetch for
+    /// jobs that wait, the most urgent first.
+    pub async fn agent_cached(&self, node: NodeName, cache: Option<CacheReport>) -> Result<Vec<DatasetWanted>, Error> {
         self.ask(|reply| Request::AgentCached { node, cache, reply }).await
+    }
+
+    /// Notes what a node's agent asked of object storage for jobs that waited. When it is answered it is on disk.
+    pub async fn agent_fetched(&self, node: NodeName, fetched: Vec<DatasetFetched>) -> Result<(), Error> {
+        self.ask(|reply| Request::AgentFetched { node, fetched, reply }).await
     }
 
     /// Says which budgets are spent whose jobs then don't begin.

@@ -9,7 +9,9 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, JobId, NodeName, Program, Timestamp, with_causes};
 use gangline_execution::endpoint::ENDPOINT_FILE;
 use gangline_execution::launcher::{LaunchError, Launcher};
-use gangline_execution::protocol::{AgentSpec, ContainerSpec, FaultCause, PROTOCOL_VERSION, SupervisorSpec};
+use gangline_execution::protocol::{
+    AgentSpec, CACHE_QUOTA, ContainerSpec, FaultCause, PROTOCOL_VERSION, SupervisorSpec,
+};
 use gangline_orchestration::{Event, Share, ShareEnd, ShareState};
 use tracing::{debug, error, info, warn};
 
@@ -106,6 +108,10 @@ impl Actor {
         let epoch = current.map_or(self.engine.epoch(), |current| current.epoch);
         let timing = &self.options.timing;
         let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let mut envs = spec.program.envs.clone();
+        if let Some(quota) = self.options.cache_quota(&record.queue) {
+            envs.insert(CACHE_QUOTA.to_owned(), quota);
+        }
         let node_count = u32::try_from(shares.len()).expect("a gang has fewer than 2^32 nodes");
         (0..)
             .zip(shares)
@@ -128,7 +134,7 @@ impl Actor {
                     memory_bytes: share.memory.0,
                     time_limit_ms: spec.time_limit.map(millis),
                     workdir: self.workdir(job, &spec.program),
-                    envs: spec.program.envs.clone(),
+                    envs: envs.clone(),
                     container: spec.program.container.as_ref().map(ContainerSpec::from),
                     setup: spec.program.setup.clone(),
                     run: spec.program.run.clone(),

@@ -48,13 +48,14 @@ mod troubles;
 mod waiting;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use gangline_base::{JobId, Money, Submitter, Timestamp};
+use gangline_base::{Bytes, JobId, Money, QueueName, Submitter, Timestamp};
 use gangline_execution::launcher::Launcher;
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::{Configuration, Limits};
@@ -85,6 +86,8 @@ pub struct Options {
     pub survey: Option<SurveyOptions>,
     /// The sharing rules: queues, weights, quotas and prices.
     pub sharing: Configuration,
+    /// What queues may have of each cache of datasets.
+    pub cache_quotas: BTreeMap<QueueName, Bytes>,
     /// Limits on what users may submit.
     pub limits: Limits,
     /// The retention policy: which data is removed, and after how long.
@@ -117,6 +120,20 @@ pub struct Options {
 }
 
 impl Options {
+    /// Returns what a queue's programs are told of their quota in caches of datasets: the queue's own, or that of the nearest queue
+    /// above it that has one.
+    pub(super) fn cache_quota(&self, queue: &str) -> Option<String> {
+        let mut at = Some(queue);
+        while let Some(name) = at {
+            if let Some((name, bytes)) = self.cache_quotas.iter().find(|(known, _)| known.as_str() == name) {
+                return Some(format!("{name}={}", bytes.0));
+            }
+            let spec = self.sharing.queues.iter().find(|spec| spec.name.as_str() == name);
+            at = spec.and_then(|spec| spec.parent.as_ref()).map(QueueName::as_str);
+        }
+        None
+    }
+
     /// Returns the configured price of a node's accelerator-hour, if it has one.
     pub(super) fn price_of(&self, node: &str) -> Option<Money> {
         self.nodes.iter().find(|configured| configured.name.as_str() == node)?.price_per_hour

@@ -1,9 +1,12 @@
-//! What an attempt asked of object storage, noted for bills at its end with the prices of then.
+//! What an attempt asked of object storage, or a node for a job that waited, noted for bills at the end with the prices of then.
 
 use std::collections::BTreeMap;
 
 use gangline_accounting::LedgerEntry;
 use gangline_accounting::bill::RequestRate;
+use gangline_base::{NodeName, Timestamp};
+use gangline_execution::protocol::DatasetReads;
+use gangline_execution::protocol::agent::DatasetFetched;
 use gangline_specs::config::{RequestPrice, Storage};
 use gangline_store::codec::{ClosedAttempt, DatasetRequests, RequestsMade};
 use gangline_store::model::JobRecord;
@@ -15,31 +18,19 @@ pub(super) fn requests_made(
     booked: &[LedgerEntry],
     prices: &Storage,
 ) -> Option<RequestsMade> {
-    let mut sums: BTreeMap<&str, DatasetRequests> = BTreeMap::new();
+    let mut sums: BTreeMap<&str, DatasetReads> = BTreeMap::new();
     for (address, reads) in
         closed.shares.iter().filter_map(|share| share.report.as_ref()).flat_map(|report| &report.dataset_reads)
     {
-        let sum = sums.entry(address).or_insert_with(|| DatasetRequests {
-            address: address.clone(),
-            get: 0,
-            head: 0,
-            list: 0,
-            bytes: 0,
-            price: RequestPrice::of(&prices.requests, address).map(|price| rate(price).into()),
-        });
-        let pairs = [
-            (&mut sum.get, reads.get),
-            (&mut sum.head, reads.head),
-            (&mut sum.list, reads.list),
-            (&mut sum.bytes, reads.bytes),
-        ];
-        pairs.into_iter().for_each(|(sum, more)| *sum = sum.saturating_add(more));
+        let sum = sums.entry(address).or_default();
+        *sum = sum.and(DatasetReads { get: reads.get, head: reads.head, list: reads.list, bytes: reads.bytes });
     }
-    let reads: Vec<DatasetRequests> = sums.into_values().collect();
+    let reads: Vec<DatasetRequests> = sums.into_iter().map(|(address, reads)| priced(address, reads, prices)).collect();
     let first = booked.first().filter(|_| !reads.is_empty())?;
     Some(RequestsMade {
         job: record.id,
         attempt: closed.attempt.0,
+        fetched_on: None,
         name: record.name.clone(),
         user: record.submitter.clone(),
         queue: record.queue.clone(),
@@ -47,6 +38,33 @@ pub(super) fn requests_made(
         to: first.allocation.to,
         reads,
     })
+}
+
+/// Returns the note on a fetch of a node's agent. Its times are the node's: none is later than now.
+pub(super) fn requests_of_fetch(
+    record: &JobRecord,
+    node: &NodeName,
+    fetch: &DatasetFetched,
+    now: Timestamp,
+    prices: &Storage,
+) -> RequestsMade {
+    let from = Timestamp::from_unix_nanos(fetch.from).min(now);
+    RequestsMade {
+        job: record.id,
+        attempt: 0,
+        fetched_on: Some(node.to_string()),
+        name: record.name.clone(),
+        user: record.submitter.clone(),
+        queue: record.queue.clone(),
+        from,
+        to: Timestamp::from_unix_nanos(fetch.to).min(now).max(from),
+        reads: vec![priced(&fetch.dataset, fetch.reads, prices)],
+    }
+}
+
+fn priced(address: &str, DatasetReads { get, head, list, bytes }: DatasetReads, prices: &Storage) -> DatasetRequests {
+    let price = RequestPrice::of(&prices.requests, address).map(|price| rate(price).into());
+    DatasetRequests { address: address.to_owned(), get, head, list, bytes, price }
 }
 
 fn rate(price: &RequestPrice) -> RequestRate {

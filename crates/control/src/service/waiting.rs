@@ -132,8 +132,8 @@ impl Actor {
         Ok(self.ended_record(ended)?.state == StateRecord::Succeeded)
     }
 
-    /// Returns the record of an ended job, durable or in the current batch.
-    fn ended_record(&self, ended: JobId) -> Result<JobRecord, Error> {
+    /// Returns the record of a job, live, or ended: durable or in the current batch.
+    pub(super) fn ended_record(&self, ended: JobId) -> Result<JobRecord, Error> {
         if let Some(record) = self.records.get(&ended) {
             return Ok(record.clone());
         }

@@ -94,8 +94,11 @@ impl Views {
 
     /// Returns a job, if there is a record of it.
     pub fn job(&self, id: JobId) -> Result<Option<Job>, db::Error> {
-        let found = self.reader.job(id)?;
-        Ok(found.map(|(record, booked)| job::to_api(&self.folder, &record, &booked, job::Texts::Whole)))
+        let Some((record, booked)) = self.reader.job(id)? else { return Ok(None) };
+        let mut job = job::to_api(&self.folder, &record, &booked, job::Texts::Whole);
+        let fetches = self.reader.requests_of(id)?.into_iter().filter(|made| made.fetched_on.is_some());
+        fetches.flat_map(|made| made.reads).for_each(|reads| parts::add_reads(&mut job.dataset_reads, reads));
+        Ok(Some(job))
     }
 
     /// Explains the state of a job that the engine doesn't know any more, if there is a record of it.

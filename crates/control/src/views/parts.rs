@@ -2,6 +2,7 @@
 
 use gangline_api::{AgainstPlan, Checkpoints, DatasetReads, Gang, JobState, Progress};
 
+use gangline_store::codec::DatasetRequests;
 use gangline_store::model::{
     CheckpointsRecord, DatasetReadsRecord, FaultCauseRecord, GangRecord, JobRecord, ProgressRecord, StateRecord,
 };
@@ -52,6 +53,19 @@ pub(super) fn dataset_reads(record: &JobRecord) -> Vec<DatasetReads> {
     let reads =
         |(dataset, DatasetReadsRecord { get, head, list, bytes })| DatasetReads { dataset, get, head, list, bytes };
     record.dataset_reads().into_iter().map(reads).collect()
+}
+
+/// Adds what was asked for of a dataset while the job waited.
+pub(super) fn add_reads(all: &mut Vec<DatasetReads>, reads: DatasetRequests) {
+    let DatasetRequests { address, get, head, list, bytes, price: _ } = reads;
+    match all.iter_mut().find(|known| known.dataset == address) {
+        Some(known) => {
+            let pairs =
+                [(&mut known.get, get), (&mut known.head, head), (&mut known.list, list), (&mut known.bytes, bytes)];
+            pairs.into_iter().for_each(|(sum, more)| *sum = sum.saturating_add(more));
+        }
+        None => all.push(DatasetReads { dataset: address, get, head, list, bytes }),
+    }
 }
 
 pub(super) fn checkpoints(checkpoints: CheckpointsRecord) -> Checkpoints {

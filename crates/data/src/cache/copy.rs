@@ -16,7 +16,7 @@ use super::counts::Counts;
 use super::place::{Item, Place, failed};
 use super::record::{Ranges, Record};
 use super::uses::Near;
-use super::{BLOCKS, Cache, PIN, QUARANTINE, RANGE, RANGE_BYTES, WHOLE, put};
+use super::{BLOCKS, Cache, PIN, QUARANTINE, Quota, RANGE, RANGE_BYTES, WHOLE, put};
 use crate::error::Error;
 use crate::guarded::Guarded;
 use crate::sealed::{self, BLOCK_BYTES};
@@ -111,9 +111,9 @@ impl Copy {
         self.ranges.state(range).is_ok_and(|state| state % 2 == 1)
     }
 
-    /// The most bytes of the cache.
+    /// See [`Cache::bytes_max`].
     pub(crate) fn limit(&self) -> Option<u64> {
-        self.cache.options.bytes_max
+        self.cache.bytes_max()
     }
 
     /// Bytes of a range.
@@ -216,7 +216,8 @@ impl Copy {
         let file = File::options().write(true).open(&self.path).map_err(Error::io("open", &self.path))?;
         file.write_all_at(&body, start).map_err(Error::io("write", &self.path))?;
         let sums: Vec<u64> = body.chunks(BLOCK_BYTES).map(xxh3_64).collect();
-        Ok((self.ranges.add(range, u64::from(tries), &sums)?, true))
+        let owner = self.cache.quota.as_ref().map_or(0, Quota::owner);
+        Ok((self.ranges.add(range, (tries, owner), &sums)?, true))
     }
 
     fn lock_names(&self, range: usize) -> [String; 2] {

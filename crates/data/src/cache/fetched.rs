@@ -115,11 +115,15 @@ impl Fetched {
 
     /// Where to say what is used next; none without a limit, where nobody asks.
     pub(crate) fn uses(&self) -> Result<Option<Uses>, Error> {
-        self.cache.options.bytes_max.map(|_| Uses::new(&self.cache)).transpose()
+        self.cache.bytes_max().map(|_| Uses::new(&self.cache)).transpose()
     }
 
-    /// Fetches all of it, and keeps it whole.
-    pub(super) fn fetch_all(&self, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<(), Error> {
+    /// Fetches all of it, as far as it isn't there, and keeps it whole; `progress` is told the bytes that are there and those of
+    /// the dataset.
+    ///
+    /// # Errors
+    /// When the store doesn't answer or refuses, an object changes meanwhile, or there is no room.
+    pub fn fetch_all(&self, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<(), Error> {
         let there = AtomicU64::new(0);
         self.fetch(self.copies.values(), &|more| {
             progress(there.fetch_add(more, Ordering::Relaxed) + more, self.bytes);

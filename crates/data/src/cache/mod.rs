@@ -14,14 +14,16 @@ mod fetched;
 mod locks;
 mod looks;
 mod place;
+mod quota;
 mod record;
 mod room;
+mod users;
 mod uses;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroU32;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -31,12 +33,15 @@ pub use datasets::{CACHE_VARIABLE, DatasetHolding, cache_folder, holdings_of};
 pub use fetched::Fetched;
 pub(crate) use fetched::in_parallel;
 use gangline_objects::is_http;
+use quota::Quota;
+pub use quota::{QUOTA_VARIABLE, QueueHolding};
 pub(crate) use uses::{Near, Uses};
 
 use crate::error::Error;
 use crate::sealed::BLOCK_BYTES;
 use counts::{COUNTS, Counts};
 use record::{Ranges, Record};
+use users::Users;
 
 /// Bytes of a range that is asked for: what S3's operators advise, 8 to 16 MiB.
 pub const RANGE_BYTES: u64 = RANGE as u64;
@@ -66,6 +71,8 @@ const QUARANTINE: &str = "quarantine";
 const LOOKS: &str = "looks";
 /// The folder of files that are locked for ranges.
 const LOCKS: &str = "locks";
+/// The folder in which queues' quotas are noted.
+const QUEUES: &str = "queues";
 /// The folder in which programs say what they use next.
 const USES: &str = "uses";
 
@@ -76,7 +83,7 @@ pub struct CacheOptions {
     pub root: PathBuf,
     /// The most bytes of copies; without a limit if none.
     pub bytes_max: Option<u64>,
-    /// Settings for S3, named as in the environment of AWS's own tools, and `HOME`.
+    /// Settings for S3, named as in the environment of AWS's own tools, `HOME`, and [`QUOTA_VARIABLE`].
     pub settings: BTreeMap<String, String>,
     /// Ranges that are asked for at a time.
     pub threads: NonZeroU32,
@@ -86,6 +93,8 @@ pub struct CacheOptions {
 #[derive(Clone, Debug)]
 pub struct Cache {
     options: CacheOptions,
+    /// What this program's queue may have.
+    quota: Option<Quota>,
     /// Bytes that this program is fetching, for which it has made room.
     on_their_way: Arc<AtomicU64>,
 }
@@ -101,6 +110,8 @@ pub struct Holding {
     pub there: u64,
     /// Whether a program uses it now.
     pub is_used: bool,
+    /// The programs of this machine that use it now.
+    pub programs: Vec<u32>,
     /// Billed requests that it took.
     pub requests: u64,
     /// Bytes that programs found here when each of them first wanted them, in 8 MiB.
@@ -132,13 +143,16 @@ impl Cache {
     /// Opens the cache, and makes its folders if they aren't there.
     ///
     /// # Errors
-    /// When they can't be made.
+    /// When they can't be made, or the quota can't be read.
     pub fn open(options: CacheOptions) -> Result<Cache, Error> {
-        for name in [OBJECTS, SETS, DATASETS, QUARANTINE, LOOKS, LOCKS, USES] {
+        for name in [OBJECTS, SETS, DATASETS, QUARANTINE, LOOKS, LOCKS, USES, QUEUES] {
             let folder = options.root.join(name);
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("make", &folder))?;
         }
-        Ok(Cache { options, on_their_way: Arc::default() })
+        let quota = options.settings.get(QUOTA_VARIABLE).map(|text| Quota::parse(text)).transpose()?;
+        let cache = Cache { options, quota, on_their_way: Arc::default() };
+        cache.quota.iter().try_for_each(|quota| quota.note(&cache))?;
+        Ok(cache)
     }
 
     /// Finds the dataset at `url` (`s3://bucket/folder`, or one object). What says what its other objects hold is fetched, and
@@ -161,6 +175,13 @@ impl Cache {
         Ok(found)
     }
 
+    /// The most bytes that a program may have here at a time: the cache's limit, or its queue's quota if that is less.
+    #[must_use]
+    pub fn bytes_max(&self) -> Option<u64> {
+        let quota = self.quota.as_ref().map(|quota| quota.bytes_max);
+        self.options.bytes_max.into_iter().chain(quota).min()
+    }
+
     /// Bytes that are free on the cache's disk for this user.
     ///
     /// # Errors
@@ -177,19 +198,23 @@ impl Cache {
     /// When it can't be read.
     pub fn holdings(&self) -> Result<Vec<Holding>, Error> {
         let mut found = Vec::new();
+        let users = Users::now();
         for key in self.keys()? {
             let Some(record) = Record::read(&self.record_path(&key))? else { continue };
-            let is_used = self.lock_file(&key, PIN)?.try_lock().is_err();
+            let pin = self.lock_file(&key, PIN)?;
+            let is_used = pin.try_lock().is_err();
+            let inode = pin.metadata().map_err(Error::io("look at", &self.part_path(&key, PIN)))?.ino();
+            let programs = if is_used { users.holding(inode) } else { Vec::new() };
             let Record { url, bytes, .. } = record;
             let ranges = Ranges::open(&self.part_path(&key, RANGES), bytes)?;
             let there = room::there(&ranges, bytes)?;
             let mut requests = 0;
             for range in 0..ranges.count() {
-                requests += ranges.entry(range)?.map_or(0, |entry| entry.requests);
+                requests += ranges.entry(range)?.map_or(0, |entry| u64::from(entry.requests));
             }
             let counts = Counts::read(&self.part_path(&key, COUNTS));
             let (found_here, fetched) = (counts.found, counts.fetched);
-            found.push(Holding { url, bytes, there, is_used, requests, found: found_here, fetched });
+            found.push(Holding { url, bytes, there, is_used, programs, requests, found: found_here, fetched });
         }
         found.sort_by(|one, other| one.url.cmp(&other.url));
         Ok(found)

@@ -14,7 +14,8 @@ use crate::sealed;
 
 /// The version of records that are written, and the only one that is read.
 const VERSION: u32 = 2;
-/// Numbers of a range: its state, the requests it took, its blocks' checksums, and the checksum of all of these.
+/// Numbers of a range: its state, the requests it took with the queue on whose account it is, its blocks' checksums, and the
+/// checksum of all of these.
 const NUMBERS: usize = BLOCKS + 3;
 const ENTRY_BYTES: usize = NUMBERS * 8;
 
@@ -65,7 +66,9 @@ pub(super) struct Ranges {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) state: u64,
-    pub(super) requests: u64,
+    pub(super) requests: u32,
+    /// The queue on whose account it is; 0 is none.
+    pub(super) owner: u32,
     pub(super) sums: [u64; BLOCKS],
 }
 
@@ -95,6 +98,12 @@ impl Ranges {
         self.map.number(range * ENTRY_BYTES).ok_or_else(|| self.cut())
     }
 
+    /// The queue on whose account a range is that is there; 0 is none.
+    pub(super) fn owner(&self, range: usize) -> Result<u32, Error> {
+        let number = self.map.number(range * ENTRY_BYTES + 8).ok_or_else(|| self.cut())?;
+        Ok(halves(number).0)
+    }
+
     /// A range's entry; none if it isn't there.
     pub(super) fn entry(&self, range: usize) -> Result<Option<Entry>, Error> {
         let place = range * ENTRY_BYTES..(range + 1) * ENTRY_BYTES;
@@ -102,14 +111,16 @@ impl Ranges {
         let number = |at: usize| u64::from_ne_bytes(*bytes[at * 8..].first_chunk().expect("an entry has so many"));
         let state = number(0);
         let is_whole = state % 2 == 1 && number(NUMBERS - 1) == xxh3_64(&bytes[..ENTRY_BYTES - 8]);
-        Ok(is_whole.then(|| Entry { state, requests: number(1), sums: std::array::from_fn(|block| number(2 + block)) }))
+        let (owner, requests) = halves(number(1));
+        let sums = std::array::from_fn(|block| number(2 + block));
+        Ok(is_whole.then_some(Entry { state, requests, owner, sums }))
     }
 
     /// Says that a range is there. The range's lock is held.
-    pub(super) fn add(&self, range: usize, requests: u64, sums: &[u64]) -> Result<u64, Error> {
+    pub(super) fn add(&self, range: usize, (requests, owner): (u32, u32), sums: &[u64]) -> Result<u64, Error> {
         self.remove(range)?;
         let state = self.state(range)? + 1;
-        let mut numbers = vec![state, requests];
+        let mut numbers = vec![state, u64::from(owner) << 32 | u64::from(requests)];
         numbers.extend(sums);
         numbers.resize(NUMBERS - 1, 0);
         let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
@@ -137,6 +148,12 @@ impl Ranges {
     }
 }
 
+/// The upper and the lower half of a number.
+fn halves(number: u64) -> (u32, u32) {
+    let half = |number: u64| u32::try_from(number & u64::from(u32::MAX)).expect("32 bits");
+    (half(number >> 32), half(number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,15 +164,16 @@ mod tests {
         let path = folder.path().join("ranges");
         let ranges = Ranges::open(&path, 3 * RANGE_BYTES - 1).unwrap();
         assert_eq!((ranges.count(), ranges.entry(1).unwrap()), (3, None));
-        assert_eq!(ranges.add(1, 2, &[5, 6]).unwrap(), 1);
-        let entry = Entry { state: 1, requests: 2, sums: [5, 6, 0, 0, 0, 0, 0, 0] };
+        assert_eq!(ranges.add(1, (2, 9), &[5, 6]).unwrap(), 1);
+        let entry = Entry { state: 1, requests: 2, owner: 9, sums: [5, 6, 0, 0, 0, 0, 0, 0] };
         assert_eq!(ranges.entry(1).unwrap(), Some(entry));
         // Another program sees it, and each change of it.
         let other = Ranges::open(&path, 3 * RANGE_BYTES - 1).unwrap();
         assert_eq!((other.state(1).unwrap(), other.entry(1).unwrap()), (1, Some(entry)));
+        assert_eq!(other.owner(1).unwrap(), 9);
         other.remove(1).unwrap();
         assert_eq!((ranges.state(1).unwrap(), ranges.entry(1).unwrap()), (2, None));
-        assert_eq!(ranges.add(1, 1, &[7]).unwrap(), 3);
+        assert_eq!(ranges.add(1, (1, 0), &[7]).unwrap(), 3);
         let file = File::options().read(true).write(true).open(&path).unwrap();
         for byte in 0..ENTRY_BYTES {
             let at = (ENTRY_BYTES + byte) as u64;

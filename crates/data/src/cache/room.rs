@@ -1,7 +1,8 @@
 //! The cache's limit: what makes room for a range. First copies that nobody uses, the one used longest ago first; then ranges of
 //! copies in use, the one that is used last first, and only for what is used sooner: so what is fetched now never drives out
-//! what is needed before it.
+//! what is needed before it. A queue that has a quota makes room among its own ranges, in the same order.
 
+use std::cmp::Reverse;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::copy::lock_names;
 use super::counts::COUNTS;
 use super::record::Ranges;
 use super::uses::{self, Near};
-use super::{Cache, PIN, RANGE_BYTES, RANGES, WHOLE};
+use super::{Cache, PIN, Quota, RANGE_BYTES, RANGES, WHOLE};
 use crate::error::Error;
 
 /// A copy as it is found.
@@ -24,6 +25,21 @@ struct Found {
     bytes: u64,
     ranges: Option<Ranges>,
     there: u64,
+}
+
+impl Found {
+    /// Whether a range is there, and on a queue's account.
+    fn owns(&self, range: usize, owner: u32) -> Result<bool, Error> {
+        let Some(ranges) = &self.ranges else { return Ok(false) };
+        Ok(ranges.state(range)? % 2 == 1 && ranges.owner(range)? == owner)
+    }
+
+    /// Bytes that are there on a queue's account.
+    fn bytes_of(&self, owner: u32) -> Result<u64, Error> {
+        let count = self.ranges.as_ref().map_or(0, Ranges::count);
+        (0..count)
+            .try_fold(0, |sum, range| Ok(sum + if self.owns(range, owner)? { length(range, self.bytes) } else { 0 }))
+    }
 }
 
 /// Room for bytes on their way, until this is dropped.
@@ -50,11 +66,15 @@ impl Cache {
 
     /// Makes room for so many bytes that are used so soon. Nobody else does, as long as what is returned lives.
     pub(super) fn make_room(&self, bytes: u64, near: Near) -> Result<Option<File>, Error> {
-        let Some(most) = self.options.bytes_max else { return Ok(None) };
+        if self.bytes_max().is_none() {
+            return Ok(None);
+        }
         let room = self.lock_room()?;
-        let mut copies =
-            self.keys()?.into_iter().map(|key| self.look_at(key)).collect::<Result<Vec<Found>, Error>>()?;
-        copies.sort_by(|one, other| (one.used, &one.key).cmp(&(other.used, &other.key)));
+        let mut copies = self.copies()?;
+        if let Some(quota) = &self.quota {
+            self.make_room_of_queue(quota, &mut copies, bytes, near)?;
+        }
+        let Some(most) = self.options.bytes_max else { return Ok(Some(room)) };
         let mut there: u64 = copies.iter().map(|copy| copy.there).sum();
         let fits = |there: u64| there.saturating_add(bytes) <= most;
         for copy in &mut copies {
@@ -82,6 +102,52 @@ impl Cache {
             "{bytes} bytes more don't fit the cache {root}, which may have {most}, and {there} of it are in use: allow more, or wait"
         );
         Err(Error::refused("cache_limit", problem))
+    }
+
+    /// Removes ranges of a program's own queue until so many bytes more are within its quota.
+    fn make_room_of_queue(&self, quota: &Quota, copies: &mut [Found], bytes: u64, near: Near) -> Result<(), Error> {
+        let mut has: u64 = copies.iter().map(|copy| copy.bytes_of(quota.owner())).sum::<Result<u64, Error>>()?;
+        let fits = |has: u64| has.saturating_add(bytes) <= quota.bytes_max;
+        if fits(has) {
+            return Ok(());
+        }
+        let mut own = Vec::new();
+        for (next, number, range) in self.by_next_use(copies, near)? {
+            let copy = &copies[number];
+            if copy.owns(range, quota.owner())? {
+                // Those of copies that nobody uses go first, the one used longest ago before others.
+                let is_used = self.lock_file(&copy.key, PIN)?.try_lock().is_err();
+                own.push(((is_used, Reverse(next), number), number, range));
+            }
+        }
+        own.sort();
+        for (_, number, range) in own {
+            if fits(has) {
+                return Ok(());
+            }
+            let length = length(range, copies[number].bytes);
+            if self.remove_range(&copies[number], range)? {
+                has -= length;
+                copies[number].there -= length;
+            }
+        }
+        if fits(has) {
+            return Ok(());
+        }
+        let Quota { queue, bytes_max } = quota;
+        let problem = format!(
+            "{bytes} bytes more don't fit what queue {queue} may have of the cache, which is {bytes_max}, and {has} of it are in use: \
+             allow it more, or wait"
+        );
+        Err(Error::refused("cache_quota", problem))
+    }
+
+    /// The copies, the one used longest ago first.
+    fn copies(&self) -> Result<Vec<Found>, Error> {
+        let mut copies =
+            self.keys()?.into_iter().map(|key| self.look_at(key)).collect::<Result<Vec<Found>, Error>>()?;
+        copies.sort_by(|one, other| (one.used, &one.key).cmp(&(other.used, &other.key)));
+        Ok(copies)
     }
 
     fn look_at(&self, key: String) -> Result<Found, Error> {
@@ -164,6 +230,11 @@ impl Cache {
             }
         }
     }
+}
+
+/// The bytes of a cache that are on a queue's account.
+pub(super) fn bytes_of(cache: &Cache, owner: u32) -> Result<u64, Error> {
+    cache.copies()?.iter().map(|copy| copy.bytes_of(owner)).sum()
 }
 
 /// The bytes of the ranges that are there.

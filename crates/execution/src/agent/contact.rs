@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::AgentNode;
 use crate::endpoint::{Way, WayError, agent};
-use crate::protocol::agent::{AGENT_PATH, AGENT_VERSION, AgentAnswer, AgentReport, NODE_HEADER};
+use crate::protocol::agent::{AGENT_PATH, AGENT_VERSION, AgentAnswer, AgentReport, DatasetWanted, NODE_HEADER};
 
 /// Maximum time of a request, whatever the network does.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
@@ -128,12 +128,15 @@ fn post_to_all(nodes: &[AgentNode], place: &Place, open: &mut Option<Way>, mut r
     for node in nodes {
         report.node = node.name.to_string();
         let answer = post(way, &node.token, &report)?;
+        // What was fetched was so once.
+        report.fetched.clear();
         all = Some(match all {
             None => answer,
             Some(before) => {
                 let stored = before.stored.into_iter().zip(answer.stored).map(|(one, other)| one.min(other)).collect();
                 let AgentAnswer { version, stand_by, mut fetch, .. } = before;
-                let others: Vec<String> = answer.fetch.into_iter().filter(|name| !fetch.contains(name)).collect();
+                let is_new = |wanted: &DatasetWanted| fetch.iter().all(|known| known.dataset != wanted.dataset);
+                let others: Vec<DatasetWanted> = answer.fetch.into_iter().filter(is_new).collect();
                 fetch.extend(others);
                 AgentAnswer { version, stored, stand_by: stand_by && answer.stand_by, fetch }
             }

@@ -1,16 +1,23 @@
 //! Brings datasets into the node's cache for jobs that wait, in a process of its own with the lowest priority, one dataset after
 //! the other. What a job reads while it runs it fetches itself, so a fetch that is no longer asked for ends.
+//!
+//! The process says on its standard output what it has asked for so far, and ends once its standard input does: so a fetch that is
+//! given up, or whose agent was killed, still says all of it, and the job for which it was pays.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::Builder;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use gangline_base::Timestamp;
+use gangline_data::QUOTA_VARIABLE;
+
 use crate::held_datasets::held;
-use crate::protocol::CacheReport;
+use crate::protocol::agent::{DatasetFetched, DatasetWanted, FETCHED_MAX};
+use crate::protocol::{CacheReport, DatasetReads};
 
 /// Time between two looks at the process.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -20,47 +27,103 @@ const REPORT_EVERY: Duration = Duration::from_secs(15);
 /// not know yet.
 const AGAIN_AFTER_FAILURE: Duration = Duration::from_mins(10);
 const AGAIN_AFTER_SUCCESS: Duration = Duration::from_mins(1);
+/// Time in which a process that is given up says what it has asked for.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Ranges that are asked for at a time: few, since jobs run meanwhile.
 const CONNECTIONS: &str = "4";
+/// The most fetches that wait to be reported (A-10); of more, the oldest are dropped.
+const WAITING_MAX: usize = 1_024;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Fetcher {
-    wanted: Sender<Vec<String>>,
-    found: Receiver<CacheReport>,
+    wanted: Sender<Vec<DatasetWanted>>,
+    news: Receiver<News>,
+    held: Option<CacheReport>,
+    /// Fetches that have ended, and how many of them are on their way.
+    fetched: Vec<DatasetFetched>,
+    sent: usize,
+}
+
+/// What the thread says.
+#[derive(Debug)]
+enum News {
+    Held(CacheReport),
+    Fetched(DatasetFetched),
 }
 
 impl Fetcher {
     /// `program`: the one whose `data warm URL` fetches a dataset into the folder `cache`.
-    pub(super) fn start(program: PathBuf, cache: PathBuf) -> io::Result<Fetcher> {
-        let ((wanted, wishes), (say, found)) = (channel(), channel());
-        let fetching =
-            Fetching { program, cache, wishes, say, wanted: Vec::new(), current: None, not_before: BTreeMap::new() };
+    pub(super) fn start(program: PathBuf, cache: PathBuf, clock: fn() -> Timestamp) -> io::Result<Fetcher> {
+        let ((wanted, wishes), (say, news)) = (channel(), channel());
+        let fetching = Fetching {
+            program,
+            cache,
+            clock,
+            wishes,
+            say,
+            wanted: Vec::new(),
+            current: None,
+            not_before: BTreeMap::new(),
+        };
         Builder::new().name("fetcher".to_owned()).spawn(move || fetching.run())?;
-        Ok(Fetcher { wanted, found })
+        Ok(Fetcher { wanted, news, held: None, fetched: Vec::new(), sent: 0 })
     }
 
     /// Has these datasets fetched, in place of those before.
-    pub(super) fn want(&self, datasets: Vec<String>) {
+    pub(super) fn want(&self, datasets: Vec<DatasetWanted>) {
         // Fails only if the thread has panicked; then nothing is fetched any more.
         let _ = self.wanted.send(datasets);
     }
 
+    /// Takes what the thread has said since the last call.
+    pub(super) fn take_news(&mut self) {
+        for news in self.news.try_iter() {
+            match news {
+                News::Held(held) => self.held = Some(held),
+                News::Fetched(fetched) => self.fetched.push(fetched),
+            }
+        }
+        let surplus = self.fetched.len().saturating_sub(WAITING_MAX);
+        self.fetched.drain(..surplus);
+    }
+
     /// Returns what the cache holds, if that was looked at since the last call.
-    pub(super) fn news(&self) -> Option<CacheReport> {
-        self.found.try_iter().last()
+    pub(super) fn held(&mut self) -> Option<CacheReport> {
+        self.held.take()
+    }
+
+    /// Returns the oldest fetches that weren't acknowledged.
+    pub(super) fn send_fetched(&mut self) -> Vec<DatasetFetched> {
+        self.sent = self.fetched.len().min(FETCHED_MAX);
+        self.fetched[..self.sent].to_vec()
+    }
+
+    /// Forgets the fetches that were sent last: they are noted.
+    pub(super) fn acknowledge(&mut self) {
+        self.fetched.drain(..std::mem::take(&mut self.sent));
     }
 }
 
 struct Fetching {
     program: PathBuf,
     cache: PathBuf,
-    wishes: Receiver<Vec<String>>,
-    say: Sender<CacheReport>,
-    wanted: Vec<String>,
-    current: Option<(String, Child)>,
+    clock: fn() -> Timestamp,
+    wishes: Receiver<Vec<DatasetWanted>>,
+    say: Sender<News>,
+    wanted: Vec<DatasetWanted>,
+    current: Option<Fetch>,
     /// Datasets that aren't fetched again before a time.
     not_before: BTreeMap<String, Instant>,
+}
+
+/// A fetch under way.
+struct Fetch {
+    wanted: DatasetWanted,
+    from: Timestamp,
+    child: Child,
+    /// Returns what the process said last.
+    counts: Option<JoinHandle<DatasetReads>>,
 }
 
 impl Fetching {
@@ -86,11 +149,12 @@ impl Fetching {
         self.give_up();
     }
 
-    /// Looks at the process: one that isn't wanted any more is killed. Returns whether a fetch has ended.
+    /// Looks at the process: one that isn't wanted any more is ended. Returns whether a fetch has ended.
     fn look(&mut self) -> bool {
-        let Some((dataset, child)) = &mut self.current else { return false };
-        match child.try_wait() {
-            Ok(None) if self.wanted.contains(dataset) => return false,
+        let Some(fetch) = &mut self.current else { return false };
+        let dataset = &fetch.wanted.dataset;
+        match fetch.child.try_wait() {
+            Ok(None) if self.wanted.iter().any(|wanted| wanted.dataset == *dataset) => return false,
             Ok(None) | Err(_) => self.give_up(),
             Ok(Some(status)) => {
                 if !status.success() {
@@ -98,7 +162,7 @@ impl Fetching {
                 }
                 let pause = if status.success() { AGAIN_AFTER_SUCCESS } else { AGAIN_AFTER_FAILURE };
                 self.not_before.insert(dataset.clone(), Instant::now() + pause);
-                self.current = None;
+                self.end();
             }
         }
         true
@@ -108,37 +172,67 @@ impl Fetching {
     fn begin(&mut self) {
         let now = Instant::now();
         self.not_before.retain(|_, at| *at > now);
-        let Some(dataset) = self.wanted.iter().find(|dataset| !self.not_before.contains_key(*dataset)).cloned() else {
+        let mut wanted = self.wanted.iter();
+        let Some(wanted) = wanted.find(|wanted| !self.not_before.contains_key(&wanted.dataset)).cloned() else {
             return;
         };
+        let dataset = &wanted.dataset;
         let mut command = Command::new(&self.program);
-        command.args(["data", "warm", "--fits", "--background"]);
-        command.args(["--connections", CONNECTIONS, "--cache"]).arg(&self.cache).arg("--").arg(&dataset);
-        match command.stdin(Stdio::null()).stdout(Stdio::null()).spawn() {
-            Ok(child) => {
+        command.args(["data", "warm", "--fits", "--background", "--counts"]);
+        command.args(["--connections", CONNECTIONS, "--cache"]).arg(&self.cache).arg("--").arg(dataset);
+        if let Some(quota) = &wanted.quota {
+            command.env(QUOTA_VARIABLE, quota);
+        }
+        match command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() {
+            Ok(mut child) => {
                 tracing::info!(dataset, "fetches a dataset for jobs that wait");
-                self.current = Some((dataset, child));
+                let counts = child.stdout.take().and_then(|said| {
+                    Builder::new().name("fetch-counts".to_owned()).spawn(move || last_said(said)).ok()
+                });
+                self.current = Some(Fetch { wanted, from: (self.clock)(), child, counts });
             }
             Err(error) => {
                 tracing::warn!(dataset, %error, "a dataset can't be fetched for jobs that wait");
-                self.not_before.insert(dataset, now + AGAIN_AFTER_FAILURE);
+                self.not_before.insert(wanted.dataset, now + AGAIN_AFTER_FAILURE);
             }
         }
     }
 
-    /// Kills the process. What it has fetched stays in the cache.
+    /// Ends the process. What it has fetched stays in the cache.
     fn give_up(&mut self) {
-        if let Some((_, mut child)) = self.current.take() {
-            let _ = child.kill();
-            let _ = child.wait();
+        let Some(fetch) = &mut self.current else { return };
+        drop(fetch.child.stdin.take());
+        let deadline = Instant::now() + LAST_WORDS;
+        while matches!(fetch.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = fetch.child.kill();
+        let _ = fetch.child.wait();
+        self.end();
+    }
+
+    /// Says what a process that has ended asked for.
+    fn end(&mut self) {
+        let Some(Fetch { wanted, from, counts, .. }) = self.current.take() else { return };
+        let reads = counts.and_then(|thread| thread.join().ok()).unwrap_or_default();
+        if reads != DatasetReads::default() {
+            let DatasetWanted { dataset, job, .. } = wanted;
+            let (from, to) = (from.unix_nanos(), (self.clock)().unix_nanos());
+            let _ = self.say.send(News::Fetched(DatasetFetched { dataset, job, from, to, reads }));
         }
     }
 
     fn report(&self) {
         if let Some(report) = held(&self.cache) {
-            let _ = self.say.send(report);
+            let _ = self.say.send(News::Held(report));
         }
     }
+}
+
+/// Returns what a process says last of all that it has asked for so far.
+fn last_said(said: ChildStdout) -> DatasetReads {
+    let lines = BufReader::new(said).lines().map_while(Result::ok);
+    lines.filter_map(|line| serde_json::from_str(&line).ok()).last().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -153,7 +247,8 @@ mod tests {
 for dataset in "$@"; do :; done
 echo $$ > "${0%/*}/pid"
 echo "$dataset" >> "${0%/*}/begun"
-case "$dataset" in *slow) exec sleep 600;; *bad) exit 1;; esac
+echo '{"get":1,"head":0,"list":1,"bytes":7}'
+case "$dataset" in *slow) cat; echo '{"get":3,"head":0,"list":1,"bytes":9}';; *bad) exit 1;; esac
 "#;
 
     fn fetcher(folder: &Path) -> Fetcher {
@@ -163,7 +258,11 @@ case "$dataset" in *slow) exec sleep 600;; *bad) exit 1;; esac
         let write = r#"printf %s "$TEXT" > "$0" && chmod 755 "$0""#;
         let written = Command::new("sh").args(["-c", write]).arg(&program).env("TEXT", PROGRAM).status();
         assert!(written.expect("sh starts").success());
-        Fetcher::start(program, folder.join("cache")).expect("a thread")
+        Fetcher::start(program, folder.join("cache"), || Timestamp::from_unix_nanos(5)).expect("a thread")
+    }
+
+    fn wanted(names: &[&str]) -> Vec<DatasetWanted> {
+        (1..).zip(names).map(|(job, name)| DatasetWanted { dataset: (*name).to_owned(), job, quota: None }).collect()
     }
 
     fn wait_for(folder: &Path, expected: &[&str]) {
@@ -181,20 +280,32 @@ case "$dataset" in *slow) exec sleep 600;; *bad) exit 1;; esac
     #[test]
     fn datasets_are_fetched_in_turn_and_one_that_failed_keeps_no_other_waiting() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let fetcher = fetcher(folder.path());
-        let want = |names: &[&str]| fetcher.want(names.iter().map(|name| (*name).to_owned()).collect());
-        want(&["s3://b/bad", "s3://b/slow", "s3://b/other"]);
+        let mut fetcher = fetcher(folder.path());
+        fetcher.want(wanted(&["s3://b/bad", "s3://b/slow", "s3://b/other"]));
         wait_for(folder.path(), &["s3://b/bad", "s3://b/slow"]);
         // It is asked for no longer, and makes room for the next one.
-        want(&["s3://b/bad", "s3://b/other"]);
+        fetcher.want(wanted(&["s3://b/bad", "s3://b/other"]));
         wait_for(folder.path(), &["s3://b/bad", "s3://b/slow", "s3://b/other"]);
+        // What each asked for is told, also of the one that was given up, until it is acknowledged.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while fetcher.fetched.len() < 3 {
+            assert!(Instant::now() < deadline, "{:?}", fetcher.fetched);
+            fetcher.take_news();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let told: Vec<(u64, u64, u64)> =
+            fetcher.send_fetched().iter().map(|one| (one.job, one.reads.get, one.reads.bytes)).collect();
+        assert_eq!(told, [(1, 1, 7), (2, 3, 9), (2, 1, 7)]);
+        assert_eq!(fetcher.send_fetched().len(), 3);
+        fetcher.acknowledge();
+        assert_eq!(fetcher.send_fetched(), []);
     }
 
     #[test]
     fn a_fetch_ends_with_the_agent() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let fetcher = fetcher(folder.path());
-        fetcher.want(vec!["s3://b/slow".to_owned()]);
+        fetcher.want(wanted(&["s3://b/slow"]));
         wait_for(folder.path(), &["s3://b/slow"]);
         drop(fetcher);
         let pid = fs::read_to_string(folder.path().join("pid")).expect("it noted its number");

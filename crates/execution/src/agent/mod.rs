@@ -130,7 +130,7 @@ impl Agent {
             findings: None,
             courier: Courier::start(options.nodes.clone(), options.place.clone())?,
             // One that stands in is within a job's limits.
-            fetcher: fetches.map(|cache| Fetcher::start(options.program.clone(), cache)).transpose()?,
+            fetcher: fetches.map(|cache| Fetcher::start(options.program.clone(), cache, options.clock)).transpose()?,
             next_post: Instant::now(),
             retry_after: None,
             stands_by: false,
@@ -169,6 +169,7 @@ impl Agent {
     }
 
     fn report(&mut self) -> AgentReport {
+        self.fetcher.iter_mut().for_each(Fetcher::take_news);
         AgentReport {
             version: AGENT_VERSION,
             node: String::new(),
@@ -177,8 +178,9 @@ impl Agent {
             batches: self.backlog.window(),
             findings: self.findings.clone(),
             hung: self.sampler.hung(),
-            cache: self.fetcher.as_ref().and_then(Fetcher::news),
+            cache: self.fetcher.as_mut().and_then(Fetcher::held),
             fetches: self.fetcher.is_some(),
+            fetched: self.fetcher.as_mut().map(Fetcher::send_fetched).unwrap_or_default(),
             stands_in: self.options.stands_in,
         }
     }
@@ -189,7 +191,10 @@ impl Agent {
             Ok(answer) => {
                 self.stands_by = answer.stand_by && self.options.stands_in;
                 self.backlog.acknowledge(&answer.stored);
-                self.fetcher.iter().for_each(|fetcher| fetcher.want(answer.fetch.clone()));
+                if let Some(fetcher) = &mut self.fetcher {
+                    fetcher.acknowledge();
+                    fetcher.want(answer.fetch.clone());
+                }
                 if self.retry_after.take().is_some() {
                     tracing::info!("the control plane answers again");
                 }

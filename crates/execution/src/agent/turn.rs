@@ -30,6 +30,7 @@ pub(super) fn wait_for(options: &AgentOptions, stop: &Receiver<()>) -> io::Resul
         hung: Vec::new(),
         cache: None,
         fetches: false,
+        fetched: Vec::new(),
         stands_in: true,
     };
     let mut ask_again = ASK_EVERY;

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::metrics::MetricRow;
-use super::{CacheReport, UnixNanos};
+use super::{CacheReport, DatasetReads, UnixNanos};
 
 /// Where agents post.
 pub const AGENT_PATH: &str = "/api/v1/agents/report";
@@ -17,6 +17,8 @@ pub const NODE_HEADER: &str = "gangline-node";
 pub const AGENT_VERSION: u32 = 1;
 /// The most batches of a report: the node, and each of its devices.
 pub const BATCHES_MAX: usize = 128;
+/// The most fetches of a report.
+pub const FETCHED_MAX: usize = 16;
 /// The most findings of a report.
 pub const FINDINGS_MAX: usize = 32;
 
@@ -45,6 +47,9 @@ pub struct AgentReport {
     /// Whether the agent fetches datasets for jobs that wait.
     #[serde(default)]
     pub fetches: bool,
+    /// Fetches that have ended, at most [`FETCHED_MAX`]; repeated until a report with them is answered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fetched: Vec<DatasetFetched>,
     /// Whether the agent stands in for one that isn't there: it reads only while no other agent of the node does. One that is
     /// told to stand by sends reports without batches.
     #[serde(default)]
@@ -85,10 +90,37 @@ pub struct AgentAnswer {
     /// Another agent reads this node: an agent that stands in stops reading until it hears otherwise.
     #[serde(default)]
     pub stand_by: bool,
-    /// Addresses of datasets that jobs which wait will probably read on this node, the most urgent first: the agent brings them
-    /// into the node's cache.
+    /// Datasets that jobs which wait will probably read on this node, the most urgent first: the agent brings them into the
+    /// node's cache.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub fetch: Vec<String>,
+    pub fetch: Vec<DatasetWanted>,
+}
+
+/// A dataset that a node's cache should have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetWanted {
+    /// Its address.
+    pub dataset: String,
+    /// The job that reads it, which pays for the requests.
+    pub job: u64,
+    /// What the job's queue may have of the cache, as the job's ranks are told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<String>,
+}
+
+/// What bringing a dataset into a node's cache took, until all of it was there or the fetch was given up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetFetched {
+    /// Its address.
+    pub dataset: String,
+    /// The job for which it was fetched.
+    pub job: u64,
+    /// When the fetch began. A node has one fetch at a time, so this tells it from others.
+    pub from: UnixNanos,
+    /// When it ended.
+    pub to: UnixNanos,
+    /// What was asked for.
+    pub reads: DatasetReads,
 }
 
 /// What a supervisor needs to start an agent that stands in for its node's.

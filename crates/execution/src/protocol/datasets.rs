@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The environment variable that says what a job's queue may have of a cache of datasets.
+pub const CACHE_QUOTA: &str = gangline_data::QUOTA_VARIABLE;
+
 /// The cache of datasets that the job's ranks use on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheReport {

@@ -245,6 +245,7 @@ mod tests {
             hung: vec!["NVML".to_owned()],
             cache: None,
             fetches: false,
+            fetched: Vec::new(),
             stands_in: false,
         }
     }

@@ -17,7 +17,7 @@ use gangline_base::{JobId, NodeName};
 use gangline_control::views::{JOBS_PER_PAGE_MAX, Standing};
 use gangline_execution::protocol::NodeFinding;
 use gangline_execution::protocol::agent::{
-    AGENT_VERSION, AgentAnswer, AgentFinding, AgentReport, BATCHES_MAX, DeviceBatch, FINDINGS_MAX,
+    AGENT_VERSION, AgentAnswer, AgentFinding, AgentReport, BATCHES_MAX, DeviceBatch, FETCHED_MAX, FINDINGS_MAX,
 };
 use gangline_telemetry::series::{self, Batch, Scope, Source};
 
@@ -52,8 +52,10 @@ pub(super) async fn report(
     if report.version != AGENT_VERSION {
         return Err(ApiError::protocol_version(report.version, AGENT_VERSION));
     }
-    if report.batches.len() > BATCHES_MAX || report.findings.as_ref().is_some_and(|all| all.len() > FINDINGS_MAX) {
-        let most = format!("a report has at most {BATCHES_MAX} batches and {FINDINGS_MAX} findings");
+    let is_long = report.batches.len() > BATCHES_MAX || report.fetched.len() > FETCHED_MAX;
+    if is_long || report.findings.as_ref().is_some_and(|all| all.len() > FINDINGS_MAX) {
+        let most =
+            format!("a report has at most {BATCHES_MAX} batches, {FINDINGS_MAX} findings and {FETCHED_MAX} fetches");
         return Err(ApiError::malformed(most));
     }
     known_node(&app, node.as_str()).await?;
@@ -68,6 +70,9 @@ pub(super) async fn report(
     for finding in new.into_iter().filter(|finding| finding.is_fault) {
         let AgentFinding { place, measured, .. } = finding;
         app.handle.agent_found(node.clone(), NodeFinding { place, measured }).await?;
+    }
+    if !report.fetched.is_empty() {
+        app.handle.agent_fetched(node.clone(), report.fetched).await?;
     }
     let fetch = if report.fetches { app.handle.agent_cached(node.clone(), report.cache).await? } else { Vec::new() };
     let batches = report.batches.into_iter().map(|batch| batch_of(&node, batch)).collect::<Result<Vec<_>, _>>()?;

@@ -145,6 +145,7 @@ fn options(
         nodes: vec![node],
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),
+        cache_quotas: std::collections::BTreeMap::new(),
         limits,
         retention: gangline_specs::config::Retention::DEFAULT,
         storage: gangline_specs::config::Storage::default(),

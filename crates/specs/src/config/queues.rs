@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, GpuSeconds, QueueName};
+use gangline_base::{AcceleratorKind, Bytes, GpuSeconds, InvalidBytes, QueueName};
 use gangline_orchestration::{Configuration, HourQuota, Period, QueueOrder, QueueSpec};
 use serde::Deserialize;
 
@@ -19,6 +19,8 @@ pub(super) struct QueueV1 {
     #[serde(default)]
     borrowing_limit: BTreeMap<String, u32>,
     gpu_hours: Option<GpuHoursV1>,
+    /// The most bytes of each cache of datasets that its jobs may have, such as `500GB`.
+    data_cache: Option<String>,
 }
 
 /// How many GPU-hours a queue may use in each period.
@@ -79,17 +81,23 @@ pub(super) enum OrderV1 {
     ShortestExpected,
 }
 
-/// Returns the queues and the half-life for the engine; an error names the queue.
+/// What queues may have of each cache of datasets.
+pub(super) type CacheQuotas = BTreeMap<QueueName, Bytes>;
+
+/// Returns the queues and the half-life for the engine, and what queues may have of caches; an error names the queue.
 pub(super) fn read(
     queues: Vec<QueueV1>,
     half_life_hours: Option<u32>,
     order: Option<OrderV1>,
-) -> Result<Configuration, (String, String)> {
-    let mut gpu_hours = BTreeMap::new();
-    let queue = |written: QueueV1| -> Result<QueueSpec, (String, String)> {
-        let (name, hours) = (written.name().to_owned(), written.gpu_hours);
+) -> Result<(Configuration, CacheQuotas), (String, String)> {
+    let (mut gpu_hours, mut quotas) = (BTreeMap::new(), CacheQuotas::new());
+    let queue = |mut written: QueueV1| -> Result<QueueSpec, (String, String)> {
+        let (name, hours, quota) = (written.name().to_owned(), written.gpu_hours, written.data_cache.take());
+        let quota = quota.map(|text| text.parse::<Bytes>()).transpose();
+        let quota = quota.map_err(|error: InvalidBytes| (name.clone(), format!("data_cache: {error}")))?;
         let spec = written.read().map_err(|message| (name, message))?;
         gpu_hours.extend(hours.map(|hours| (spec.name.clone(), hours.into())));
+        quotas.extend(quota.map(|quota| (spec.name.clone(), quota)));
         Ok(spec)
     };
     let queues: Vec<QueueSpec> = queues.into_iter().map(queue).collect::<Result<_, _>>()?;
@@ -99,7 +107,7 @@ pub(super) fn read(
         OrderV1::Fifo => QueueOrder::Fifo,
         OrderV1::ShortestExpected => QueueOrder::ShortestExpected,
     });
-    Ok(Configuration { queues, gpu_hours, half_life, order, ..default })
+    Ok((Configuration { queues, gpu_hours, half_life, order, ..default }, quotas))
 }
 
 #[cfg(test)]
@@ -120,6 +128,16 @@ mod tests {
         assert_eq!((nlp.weight.get(), research.weight.get()), (2, 1));
         let kind = gangline_base::AcceleratorKind("H100".to_owned());
         assert_eq!((research.limit(&kind), nlp.limit(&kind)), (Some(24), None));
+    }
+
+    #[test]
+    fn what_a_queue_may_have_of_caches_is_read_in_bytes() {
+        let text = |quota: &str| TEAMS.replace("weight = 2", &format!("data_cache = '{quota}'"));
+        let quotas: Vec<_> = Config::parse(&text("500GB")).expect("a sound file").cache_quotas.into_iter().collect();
+        let [(queue, quota)] = quotas.as_slice() else { panic!("one quota: {quotas:?}") };
+        assert_eq!((queue.as_str(), quota.0), ("nlp", 500_000_000_000));
+        let refused = Config::parse(&text("much")).expect_err("a refusal").to_string();
+        assert!(refused.contains("nlp") && refused.contains("data_cache: "), "{refused}");
     }
 
     #[test]

@@ -23,6 +23,9 @@ impl Noted {
         match self {
             Noted::Capacity(changed) => format!("what node {} offered", changed.node),
             Noted::Storage(measured) => format!("what was stored in {}", measured.folder),
+            Noted::Requests(RequestsMade { job, fetched_on: Some(node), from, .. }) => {
+                format!("what {node} fetched for {job} from {} ns on", from.unix_nanos())
+            }
             Noted::Requests(made) => format!("what attempt {} of {} asked of object storage", made.attempt, made.job),
         }
     }

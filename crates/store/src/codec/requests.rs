@@ -1,5 +1,5 @@
-//! What the ranks of an attempt asked of object storage, as stored on disk: noted by the control plane at the attempt's end, with
-//! the prices of then.
+//! What the ranks of an attempt asked of object storage, or a node's agent for a job that waited, as stored on disk: noted by the
+//! control plane at the end, with the prices of then.
 
 use gangline_accounting::bill::{RequestRate, Requests};
 use gangline_base::{Bytes, JobId, Money, Timestamp};
@@ -7,20 +7,23 @@ use serde::{Deserialize, Serialize};
 
 use super::{VERSION_STORAGE, encode};
 
-/// The requests of an attempt.
+/// The requests of an attempt, or of a fetch for a job that waited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestsMade {
     /// The job.
     pub job: JobId,
-    /// The attempt's number.
+    /// The attempt's number; 0 for a fetch.
     pub attempt: u32,
+    /// The node whose agent fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetched_on: Option<String>,
     /// The name in the job file.
     pub name: String,
     /// Who submitted the job.
     pub user: String,
     /// The queue that the job waited in.
     pub queue: String,
-    /// When the attempt began.
+    /// When the attempt or the fetch began.
     pub from: Timestamp,
     /// When it ended.
     pub to: Timestamp,
@@ -82,6 +85,13 @@ impl DatasetRequests {
 }
 
 impl RequestsMade {
+    /// Returns what tells a fetch from the job's others, since a node has one at a time; empty for an attempt.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let place = |node| format!("{node} {}", self.from.unix_nanos());
+        self.fetched_on.as_ref().map(place).unwrap_or_default()
+    }
+
     /// Returns the body of the journal record.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -119,6 +129,7 @@ mod tests {
         let made = RequestsMade {
             job: JobId(7),
             attempt: 2,
+            fetched_on: None,
             name: "gpt".to_owned(),
             user: "ada".to_owned(),
             queue: "research".to_owned(),
@@ -132,7 +143,10 @@ mod tests {
             Ok(Recorded::Noted(noted)) => *noted,
             other => panic!("not a note: {other:?}"),
         };
-        assert_eq!(read, Noted::Requests(made));
+        assert_eq!(read, Noted::Requests(made.clone()));
+        let fetch = RequestsMade { attempt: 0, fetched_on: Some("n1".to_owned()), reads: Vec::new(), ..made };
+        let written = r#"{"v":5,"body":{"requests_made":{"job":7,"attempt":0,"fetched_on":"n1","name":"gpt","user":"ada","queue":"research","from":5,"to":8,"reads":[]}}}"#;
+        assert_eq!((String::from_utf8_lossy(&fetch.encode()).as_ref(), fetch.place().as_str()), (written, "n1 5"));
         assert_eq!(reads.requests(), Requests { plain: 11, lists: 1, bytes: Bytes(4_096), rate: price });
     }
 }

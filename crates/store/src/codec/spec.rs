@@ -88,6 +88,12 @@ impl SpecV1 {
         SpecV1 { name, run, workdir, submitter, checkpoint_path: None, ..SpecV1::from(spec) }
     }
 
+    /// Returns the names and addresses of the datasets that the job reads.
+    #[must_use]
+    pub fn datasets(&self) -> &BTreeSet<String> {
+        &self.datasets
+    }
+
     /// Returns the ended job whose work the job continues.
     #[must_use]
     pub fn origin(&self) -> Option<JobId> {

@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0012_storage.sql"),
     include_str!("migrations/0013_no_curves.sql"),
     include_str!("migrations/0014_requests.sql"),
+    include_str!("migrations/0015_fetches.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";

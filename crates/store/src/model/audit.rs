@@ -92,19 +92,22 @@ pub(crate) fn storage_from(
     })
 }
 
-/// Checks `count` attempts' requests after a job and an attempt.
+/// A job, an attempt, and what tells a fetch from others.
+pub(crate) type RequestsKey = (i64, i64, String);
+
+/// Checks `count` rows of requests after a key.
 pub(crate) fn requests_from(
     transaction: &Transaction<'_>,
-    (job, attempt): (i64, i64),
+    (job, attempt, place): &RequestsKey,
     count: u32,
-) -> rusqlite::Result<Slice<(i64, i64)>> {
+) -> rusqlite::Result<Slice<RequestsKey>> {
     let sql = format!(
-        "SELECT {} FROM requests WHERE (job, attempt) > (?1, ?2) ORDER BY job, attempt LIMIT ?3",
+        "SELECT {} FROM requests WHERE (job, attempt, place) > (?1, ?2, ?3) ORDER BY job, attempt, place LIMIT ?4",
         requests::COLUMNS
     );
     let mut statement = transaction.prepare_cached(&sql)?;
-    slice_of(statement.query(params![job, attempt, count])?, count, |row| {
+    slice_of(statement.query(params![job, attempt, place, count])?, count, |row| {
         let is_damaged = unless_damaged(requests::read(row))?.is_none();
-        Ok(((row.get(0)?, row.get(1)?), u64::from(is_damaged)))
+        Ok(((row.get(0)?, row.get(1)?, row.get(2)?), u64::from(is_damaged)))
     })
 }

@@ -8,7 +8,7 @@ use gangline_orchestration::Engine;
 use rusqlite::Transaction;
 
 use super::{Outcome, begin_after};
-use crate::codec::{CapacityChanged, Noted, RequestsMade, StorageMeasured, decode_entry};
+use crate::codec::{CapacityChanged, Noted, StorageMeasured, decode_entry};
 use crate::db::{self, Reader, Sequence};
 use crate::history::Error;
 use crate::model::{
@@ -189,9 +189,7 @@ impl<'t> Making<'t> {
             Noted::Storage(StorageMeasured { folder, .. }) => {
                 stored_storage(transaction, at, folder).map(|found| found.map(Noted::Storage))
             }
-            Noted::Requests(RequestsMade { job, attempt, .. }) => {
-                stored_requests(transaction, *job, *attempt).map(|found| found.map(Noted::Requests))
-            }
+            Noted::Requests(made) => stored_requests(transaction, made).map(|found| found.map(Noted::Requests)),
         };
         let stored = intact(self.reader.read(stored))?;
         if stored.flatten().is_some_and(|stored| stored == *noted) {

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use gangline_api as api;
+use gangline_base::{JobId, JobSpec};
+use gangline_execution::protocol::agent::DatasetFetched;
 use gangline_execution::protocol::{CacheReport, CachedDataset, DatasetReads, FaultCause, Outcome};
+
+use gangline_store::rebuild::rebuild;
 
 use super::{Supervisor, World, fault, spec};
 
@@ -67,4 +71,37 @@ fn a_jobs_record_has_what_all_its_attempts_asked_for() {
     }
     let expected = api::DatasetReads { dataset: C4.to_owned(), get: 9, head: 2, list: 2, bytes: 200 };
     assert_eq!(world.show(job).dataset_reads, [expected]);
+}
+
+/// What an agent fetched for a job that waited is the job's, once, however often it is told and whatever it cost to tell.
+#[test]
+fn what_was_fetched_for_a_job_that_waited_is_in_its_record_once() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("first", 1, 1));
+    let job = world.submit(JobSpec { datasets: [C4.to_owned()].into(), ..spec("reader", 1, 1) });
+    let from = world.now.unix_nanos();
+    world.pass(Duration::from_secs(60));
+    let fetch = |job: JobId, dataset: &str, from: u64| DatasetFetched {
+        dataset: dataset.to_owned(),
+        job: job.0,
+        from,
+        to: from + 7,
+        reads: DatasetReads { get: 5, head: 0, list: 1, bytes: 100 },
+    };
+    world.agent_fetched("n1", vec![fetch(job, C4, from), fetch(job, C4, from + 9)]);
+    world.crash_and_restart();
+    // Its answer was lost, and it tells them again; no job pays for what it doesn't read, nor one that nobody knows.
+    let others = vec![fetch(job, "s3://bucket/other", from), fetch(JobId(1), C4, from), fetch(JobId(99), C4, from)];
+    world.agent_fetched("n1", [vec![fetch(job, C4, from), fetch(job, C4, from + 9)], others].concat());
+    let reads = |get, list, bytes| api::DatasetReads { dataset: C4.to_owned(), get, head: 0, list, bytes };
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.show(job).dataset_reads, [reads(10, 2, 200)]);
+    assert_eq!(world.show(JobId(1)).dataset_reads, []);
+    world.stop();
+    world.database().execute("DELETE FROM requests", []).expect("rows are there");
+    let made = rebuild(world.folder.path(), false).expect("nobody holds the folder");
+    let lost = made.differences.iter().filter(|line| line.starts_with("what n1 fetched for job-2 from ")).count();
+    assert_eq!(lost, 2, "{:?}", made.differences);
+    world.open().expect("the folder opens again");
+    assert_eq!(world.show(job).dataset_reads, [reads(10, 2, 200)]);
 }

@@ -55,6 +55,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         nodes: vec![node("n1", 1)],
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),
+        cache_quotas: std::collections::BTreeMap::new(),
         limits: gangline_orchestration::Limits::default(),
         retention: gangline_specs::config::Retention::DEFAULT,
         storage: gangline_specs::config::Storage::default(),

@@ -14,6 +14,7 @@ use gangline_base::{
     PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
 use gangline_execution::launcher::{LaunchError, Launcher, Presence, WantedGang};
+use gangline_execution::protocol::agent::DatasetFetched;
 use gangline_execution::protocol::{CacheReport, NodeFinding, Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, NodeCapacity, Snapshot};
 use gangline_specs::config::NodeConfig;
@@ -218,6 +219,7 @@ impl World {
             nodes: self.nodes.clone(),
             survey: self.survey,
             sharing: self.sharing.clone(),
+            cache_quotas: std::collections::BTreeMap::new(),
             limits: gangline_orchestration::Limits::default(),
             retention: gangline_specs::config::Retention::DEFAULT,
             storage: gangline_specs::config::Storage::default(),
@@ -380,7 +382,13 @@ impl World {
     /// Says what a node's agent says of its cache, and returns what it is to fetch.
     pub(super) fn agent_cached(&mut self, name: &str, cache: Option<CacheReport>) -> Result<Vec<String>, Error> {
         let node = NodeName::new(name).expect("a valid name");
-        self.ask(|reply| Request::AgentCached { node, cache, reply })
+        let wanted = self.ask(|reply| Request::AgentCached { node, cache, reply })?;
+        Ok(wanted.into_iter().map(|wanted| wanted.dataset).collect())
+    }
+
+    pub(super) fn agent_fetched(&mut self, name: &str, fetched: Vec<DatasetFetched>) {
+        let node = NodeName::new(name).expect("a valid name");
+        self.ask(|reply| Request::AgentFetched { node, fetched, reply }).expect("it is noted");
     }
 
     pub(super) fn agent_found(&mut self, name: &str, finding: NodeFinding) -> Result<(), Error> {
@@ -431,7 +439,8 @@ impl World {
     }
 
     pub(super) fn show(&mut self, job: JobId) -> api::Job {
-        self.stored(job).expect("the job is there").0
+        let views = Views::new(self.actor().journal.reader(), "/data".into());
+        views.job(job).expect("the read models are readable").expect("the job is there")
     }
 
     pub(super) fn ledger(&mut self, job: JobId) -> Vec<Booked> {
