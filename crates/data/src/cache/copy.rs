@@ -16,7 +16,7 @@ use super::counts::Counts;
 use super::place::{Item, Place, failed};
 use super::record::{Ranges, Record};
 use super::uses::Near;
-use super::{BLOCKS, Cache, PIN, QUARANTINE, Quota, RANGE, RANGE_BYTES, WHOLE, put};
+use super::{BLOCKS, Cache, END_BYTES, PIN, QUARANTINE, Quota, RANGE, RANGE_BYTES, WHOLE, put};
 use crate::error::Error;
 use crate::guarded::Guarded;
 use crate::sealed::{self, BLOCK_BYTES};
@@ -166,6 +166,15 @@ impl Copy {
         let (found, _) = self.get(bytes.start as u64..bytes.end as u64)?;
         put(&path, &sealed::seal(&found))?;
         Ok(found)
+    }
+
+    /// Fetches the beginning and the end of an object of many ranges, unless they are there.
+    pub(super) fn bring_ends(&self) -> Result<(), Error> {
+        if self.ranges.count() <= RANGES_OF_ENDS {
+            return Ok(());
+        }
+        self.end(0..self.len().min(END_BYTES))?;
+        self.end(self.len().saturating_sub(END_BYTES)..self.len()).map(drop)
     }
 
     /// Fetches a range unless it is there; returns its state. `near` says how soon it is used: room is made of what is used
@@ -330,7 +339,7 @@ fn bits(range: usize, bytes: &Range<usize>) -> u64 {
     ((1 << behind) - 1) & !((1 << first) - 1)
 }
 
-const _: () = assert!(super::END_BYTES <= RANGE);
+const _: () = assert!(END_BYTES <= RANGE);
 
 #[cfg(test)]
 mod tests {

@@ -16,6 +16,7 @@ use super::place::{Item, Place};
 use super::uses::{Near, Uses};
 use super::{Cache, SETS, unpacked_folder};
 use crate::error::Error;
+use crate::index::native::MANIFEST;
 
 /// The ends of names of objects that are read in parts; of all others, all is fetched at once.
 const READ_IN_PARTS: [&str; 5] = ["bin", "npy", "ds", "tokens", "mds"];
@@ -49,6 +50,11 @@ pub(super) fn find(cache: &Cache, url: &str) -> Result<Fetched, Error> {
     let found = Fetched { path, bytes, cache: cache.clone(), place, fetched, copies };
     let at_once = found.copies.values().filter(|copy| !is_read_in_parts(&copy.item().name));
     found.fetch(at_once, &|_| {})?;
+    if !found.copies.contains_key(MANIFEST) {
+        // What other formats are known by; one after the other, each would take a round trip.
+        let in_parts: Vec<_> = found.copies.values().filter(|copy| is_read_in_parts(&copy.item().name)).collect();
+        in_parallel(found.threads(), &in_parts, &|copy| copy.bring_ends())?;
+    }
     Ok(found)
 }
 
