@@ -166,6 +166,9 @@ fn failure(error: &Error) -> Failure {
     let hint = match error {
         Error::Refused { option: "end_token", .. } => "say it with --end-token '<|endoftext|>', or --no-end-token",
         Error::Refused { option: "cache_limit", .. } => "say how much it may have with --cache-limit",
+        Error::Remote { url, .. } if url.starts_with("https://") => {
+            "authorities whose certificates are trusted are this machine's, or those of the file that SSL_CERT_FILE names"
+        }
         Error::Remote { .. } => {
             "settings for S3 are those of AWS's own tools: AWS_REGION, AWS_ENDPOINT_URL, AWS_PROFILE and ~/.aws"
         }

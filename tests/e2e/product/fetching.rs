@@ -44,3 +44,23 @@ fn what_a_waiting_job_will_read_is_on_its_node_before_it_starts() {
     let count = |name: &str| asked[name].as_u64().unwrap_or_default();
     assert!(count("get") >= 3 && count("list") >= 1, "{asked:#}");
 }
+
+#[test]
+fn ranks_are_told_what_their_queue_may_have_of_a_cache() {
+    let mut product = Product::down(&["a=cpu:1"]);
+    std::fs::create_dir_all(product.data()).expect("a folder");
+    let queues = "[[queue]]\nname = 'research'\ndata_cache = '2GB'\n[[queue]]\nname = 'nlp'\nparent = 'research'\n\
+                  [[queue]]\nname = 'other'\n";
+    std::fs::write(product.data().join("gangline.toml"), queues).expect("a configuration");
+    product.start();
+    let told = |queue: &str| {
+        let job = product.submit(&format!("queue: {queue}\nrun: echo quota=$GANGLINE_DATA_CACHE_QUOTA.\n"));
+        product.wait_state(&job, "succeeded");
+        product.run(&["logs", &job]).stdout
+    };
+    assert!(told("nlp").contains("quota=research=2000000000."), "{}", told("nlp"));
+    assert!(told("other").contains("quota=."), "{}", told("other"));
+    let text = "queue: other\nenvs: {GANGLINE_DATA_CACHE_QUOTA: other=1}\nrun: exit 0\n";
+    let refused = product.run(&["submit", &product.job_file("own", text)]);
+    assert!(refused.code != 0 && refused.stderr.contains("is set by gangline"), "{}", refused.stderr);
+}
