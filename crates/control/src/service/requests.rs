@@ -8,7 +8,7 @@ use gangline_base::{NodeName, Timestamp};
 use gangline_execution::protocol::DatasetReads;
 use gangline_execution::protocol::agent::DatasetFetched;
 use gangline_specs::config::{RequestPrice, Storage};
-use gangline_store::codec::{ClosedAttempt, DatasetRequests, RequestsMade};
+use gangline_store::codec::{ClosedAttempt, DatasetRequests, FetchV1, RequestsMade};
 use gangline_store::model::JobRecord;
 
 /// Returns the note on an attempt that has been booked; none if it asked for nothing.
@@ -30,7 +30,7 @@ pub(super) fn requests_made(
     Some(RequestsMade {
         job: record.id,
         attempt: closed.attempt.0,
-        fetched_on: None,
+        fetch: None,
         name: record.name.clone(),
         user: record.submitter.clone(),
         queue: record.queue.clone(),
@@ -52,7 +52,8 @@ pub(super) fn requests_of_fetch(
     RequestsMade {
         job: record.id,
         attempt: 0,
-        fetched_on: Some(node.to_string()),
+        // By the node's clock, as it is repeated.
+        fetch: Some(FetchV1 { node: node.to_string(), began: fetch.from }),
         name: record.name.clone(),
         user: record.submitter.clone(),
         queue: record.queue.clone(),

@@ -96,7 +96,7 @@ impl Views {
     pub fn job(&self, id: JobId) -> Result<Option<Job>, db::Error> {
         let Some((record, booked)) = self.reader.job(id)? else { return Ok(None) };
         let mut job = job::to_api(&self.folder, &record, &booked, job::Texts::Whole);
-        let fetches = self.reader.requests_of(id)?.into_iter().filter(|made| made.fetched_on.is_some());
+        let fetches = self.reader.requests_of(id)?.into_iter().filter(|made| made.fetch.is_some());
         fetches.flat_map(|made| made.reads).for_each(|reads| parts::add_reads(&mut job.dataset_reads, reads));
         Ok(Some(job))
     }

@@ -49,7 +49,7 @@ pub use closed::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
 pub use entry::{Recorded, decode_entry, encode_entry};
 pub use noted::Noted;
 pub use principal::{encode_event, principal_of};
-pub use requests::{DatasetRequests, RequestRateV1, RequestsMade};
+pub use requests::{DatasetRequests, FetchV1, RequestRateV1, RequestsMade};
 pub use snapshot::{decode_snapshot, encode_snapshot};
 pub use spec::{PinV1, SpecV1, hang_timeout_ms};
 pub use storage::{StorageClassV1, StorageMeasured, StorageOwner, StorageRateV1};

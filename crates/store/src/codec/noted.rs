@@ -2,7 +2,7 @@
 //! thing, or what an attempt did.
 
 use super::capacity::CapacityChanged;
-use super::requests::RequestsMade;
+use super::requests::{FetchV1, RequestsMade};
 use super::storage::StorageMeasured;
 
 /// A note for bills.
@@ -23,8 +23,8 @@ impl Noted {
         match self {
             Noted::Capacity(changed) => format!("what node {} offered", changed.node),
             Noted::Storage(measured) => format!("what was stored in {}", measured.folder),
-            Noted::Requests(RequestsMade { job, fetched_on: Some(node), from, .. }) => {
-                format!("what {node} fetched for {job} from {} ns on", from.unix_nanos())
+            Noted::Requests(RequestsMade { job, fetch: Some(FetchV1 { node, began }), .. }) => {
+                format!("what {node} fetched for {job} from {began} ns on")
             }
             Noted::Requests(made) => format!("what attempt {} of {} asked of object storage", made.attempt, made.job),
         }

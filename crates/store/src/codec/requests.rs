@@ -14,9 +14,9 @@ pub struct RequestsMade {
     pub job: JobId,
     /// The attempt's number; 0 for a fetch.
     pub attempt: u32,
-    /// The node whose agent fetched.
+    /// The fetch, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fetched_on: Option<String>,
+    pub fetch: Option<FetchV1>,
     /// The name in the job file.
     pub name: String,
     /// Who submitted the job.
@@ -29,6 +29,15 @@ pub struct RequestsMade {
     pub to: Timestamp,
     /// What was asked for, by dataset.
     pub reads: Vec<DatasetRequests>,
+}
+
+/// A fetch of a node's agent, which has one at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchV1 {
+    /// The node.
+    pub node: String,
+    /// When it began, in nanoseconds since the Unix epoch by the node's clock.
+    pub began: u64,
 }
 
 /// The requests for one dataset, on all nodes.
@@ -85,11 +94,10 @@ impl DatasetRequests {
 }
 
 impl RequestsMade {
-    /// Returns what tells a fetch from the job's others, since a node has one at a time; empty for an attempt.
+    /// Returns what tells a fetch from the job's others; empty for an attempt.
     #[must_use]
     pub fn place(&self) -> String {
-        let place = |node| format!("{node} {}", self.from.unix_nanos());
-        self.fetched_on.as_ref().map(place).unwrap_or_default()
+        self.fetch.as_ref().map(|FetchV1 { node, began }| format!("{node} {began}")).unwrap_or_default()
     }
 
     /// Returns the body of the journal record.
@@ -129,7 +137,7 @@ mod tests {
         let made = RequestsMade {
             job: JobId(7),
             attempt: 2,
-            fetched_on: None,
+            fetch: None,
             name: "gpt".to_owned(),
             user: "ada".to_owned(),
             queue: "research".to_owned(),
@@ -144,9 +152,10 @@ mod tests {
             other => panic!("not a note: {other:?}"),
         };
         assert_eq!(read, Noted::Requests(made.clone()));
-        let fetch = RequestsMade { attempt: 0, fetched_on: Some("n1".to_owned()), reads: Vec::new(), ..made };
-        let written = r#"{"v":5,"body":{"requests_made":{"job":7,"attempt":0,"fetched_on":"n1","name":"gpt","user":"ada","queue":"research","from":5,"to":8,"reads":[]}}}"#;
-        assert_eq!((String::from_utf8_lossy(&fetch.encode()).as_ref(), fetch.place().as_str()), (written, "n1 5"));
+        let fetch = FetchV1 { node: "n1".to_owned(), began: 4 };
+        let fetch = RequestsMade { attempt: 0, fetch: Some(fetch), reads: Vec::new(), ..made };
+        let written = r#"{"v":5,"body":{"requests_made":{"job":7,"attempt":0,"fetch":{"node":"n1","began":4},"name":"gpt","user":"ada","queue":"research","from":5,"to":8,"reads":[]}}}"#;
+        assert_eq!((String::from_utf8_lossy(&fetch.encode()).as_ref(), fetch.place().as_str()), (written, "n1 4"));
         assert_eq!(reads.requests(), Requests { plain: 11, lists: 1, bytes: Bytes(4_096), rate: price });
     }
 }

@@ -88,11 +88,14 @@ fn what_was_fetched_for_a_job_that_waited_is_in_its_record_once() {
         to: from + 7,
         reads: DatasetReads { get: 5, head: 0, list: 1, bytes: 100 },
     };
-    world.agent_fetched("n1", vec![fetch(job, C4, from), fetch(job, C4, from + 9)]);
+    // The second one is of a clock that is an hour ahead.
+    let ahead = from + 3_600_000_000_000;
+    world.agent_fetched("n1", vec![fetch(job, C4, from), fetch(job, C4, ahead)]);
     world.crash_and_restart();
+    world.pass(Duration::from_secs(1));
     // Its answer was lost, and it tells them again; no job pays for what it doesn't read, nor one that nobody knows.
     let others = vec![fetch(job, "s3://bucket/other", from), fetch(JobId(1), C4, from), fetch(JobId(99), C4, from)];
-    world.agent_fetched("n1", [vec![fetch(job, C4, from), fetch(job, C4, from + 9)], others].concat());
+    world.agent_fetched("n1", [vec![fetch(job, C4, from), fetch(job, C4, ahead)], others].concat());
     let reads = |get, list, bytes| api::DatasetReads { dataset: C4.to_owned(), get, head: 0, list, bytes };
     world.pass(Duration::from_secs(1));
     assert_eq!(world.show(job).dataset_reads, [reads(10, 2, 200)]);

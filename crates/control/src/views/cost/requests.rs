@@ -28,7 +28,7 @@ impl Views {
     /// Adds what a job's attempts asked for to the bill of its attempts, and what was fetched while it waited beside them.
     pub(super) fn ask_of(&self, job: JobId, biller: &mut Biller<Option<u32>>) -> Result<(), db::Error> {
         for made in self.reader.requests_of(job)? {
-            let attempt = made.fetched_on.is_none().then_some(made.attempt);
+            let attempt = made.fetch.is_none().then_some(made.attempt);
             made.reads.iter().for_each(|reads| biller.ask(attempt, (made.from, made.to), &reads.requests()));
         }
         Ok(())

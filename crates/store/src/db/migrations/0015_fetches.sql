@@ -1,4 +1,4 @@
--- What nodes fetched for jobs that waited is beside what attempts asked for: it has attempt 0, and the node and the time in place.
+-- What nodes fetched for jobs that waited is beside what attempts asked for: it has attempt 0, and the node with the time in place.
 CREATE TABLE requests_and_fetches (
     job             INTEGER NOT NULL,
     attempt         INTEGER NOT NULL,
