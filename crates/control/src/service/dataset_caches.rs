@@ -15,7 +15,9 @@ use super::batch::Batch;
 use super::handle::Error;
 use super::requests::requests_of_fetch;
 use crate::bound::bound_cache;
-use gangline_store::codec::Noted;
+use gangline_store::codec::{Noted, RequestsMade};
+use gangline_store::db;
+use gangline_store::ports::Queries as _;
 
 /// How long it stands which node should fetch what.
 const EXPECTED_FOR: Duration = Duration::from_secs(5);
@@ -79,9 +81,22 @@ impl Actor {
                 continue;
             }
             let made = requests_of_fetch(&record, node, &fetch, now, &self.options.storage);
-            self.note_for_bills(now, Noted::Requests(made), batch);
+            if !self.is_noted(&made)? {
+                self.note_for_bills(now, Noted::Requests(made), batch);
+            }
         }
         Ok(())
+    }
+
+    /// Whether the same fetch was noted before: on disk, or in a row that is about to be.
+    fn is_noted(&self, fetch: &RequestsMade) -> Result<bool, Error> {
+        let is_it = |made: &RequestsMade| made.job == fetch.job && made.fetch == fetch.fetch;
+        let waiting = |(_, noted): &(Timestamp, Noted)| matches!(noted, Noted::Requests(made) if is_it(made));
+        if self.rows.noted.iter().any(waiting) {
+            return Ok(true);
+        }
+        let unreadable = |error: db::Error| Error::Unreadable { code: error.code(), cause: error.to_string() };
+        Ok(self.reader.requests_of(fetch.job).map_err(unreadable)?.iter().any(is_it))
     }
 
     /// Says which nodes fetch datasets of a job meanwhile.
