@@ -221,11 +221,11 @@ fn work(wanted: &Receiver<(OnDisk, Range<usize>)>, shared: &Shared) {
     }
 }
 
-/// Whether a byte of a file isn't in memory. A file system that can't tell counts as one whose bytes are.
+/// Whether a byte of a file isn't in memory. Of a file system that can't tell, such as NFS, none counts as being there.
 fn is_missing(file: &File, at: usize) -> bool {
     let mut byte = [0];
     let read = preadv2(file, &mut [IoSliceMut::new(&mut byte)], at as u64, ReadWriteFlags::NOWAIT);
-    read == Err(Errno::AGAIN)
+    matches!(read, Err(Errno::AGAIN | Errno::OPNOTSUPP))
 }
 
 #[cfg(test)]
