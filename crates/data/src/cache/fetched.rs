@@ -50,11 +50,6 @@ pub(super) fn find(cache: &Cache, url: &str) -> Result<Fetched, Error> {
     let found = Fetched { path, bytes, cache: cache.clone(), place, fetched, copies };
     let at_once = found.copies.values().filter(|copy| !is_read_in_parts(&copy.item().name));
     found.fetch(at_once, &|_| {})?;
-    if !found.copies.contains_key(MANIFEST) {
-        // What other formats are known by; one after the other, each would take a round trip.
-        let in_parts: Vec<_> = found.copies.values().filter(|copy| is_read_in_parts(&copy.item().name)).collect();
-        in_parallel(found.threads(), &in_parts, &|copy| copy.bring_ends())?;
-    }
     Ok(found)
 }
 
@@ -112,6 +107,16 @@ impl Fetched {
     /// The copy of a file in it.
     pub(crate) fn copy(&self, path: &Path) -> Option<&Arc<Copy>> {
         self.copies.get(path.file_name()?.to_str()?)
+    }
+
+    /// Fetches what formats without a manifest are known by, several objects' at a time: one after the other, each would take a
+    /// round trip.
+    pub(crate) fn bring_ends(&self) -> Result<(), Error> {
+        if self.copies.contains_key(MANIFEST) {
+            return Ok(());
+        }
+        let in_parts: Vec<_> = self.copies.values().filter(|copy| is_read_in_parts(&copy.item().name)).collect();
+        in_parallel(self.threads(), &in_parts, &|copy| copy.bring_ends())
     }
 
     /// Ranges that are asked for at a time.

@@ -121,6 +121,7 @@ impl Source {
     /// # Errors
     /// As [`Source::open`].
     pub fn open_fetched(fetched: Fetched, data_type: Option<TokenType>) -> Result<Source, Error> {
+        fetched.bring_ends()?;
         let unpacked = fetched.unpacked_folder();
         let files = Files { fetched: Some(&fetched), unpacked: Some(&unpacked) };
         let mut source = Source::open_files(&files, fetched.path(), data_type)?;
