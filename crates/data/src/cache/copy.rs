@@ -148,8 +148,9 @@ impl Copy {
 
     /// Bytes at the object's beginning or end, without the rest of their range.
     pub(crate) fn end(&self, bytes: Range<usize>) -> Result<Vec<u8>, Error> {
-        let range = bytes.start / RANGE;
-        if self.ranges.count() <= RANGES_OF_ENDS || self.has(range) {
+        // An end may be in two ranges, of which others may need the first alone.
+        let is_here = ranges_of(&bytes).all(|range| self.has(range));
+        if self.ranges.count() <= RANGES_OF_ENDS || is_here {
             return self.read(bytes, <[u8]>::to_vec);
         }
         let which = if bytes.start == 0 { "head" } else { "tail" };
