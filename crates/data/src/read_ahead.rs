@@ -1,9 +1,9 @@
 //! Has the kernel read from disk what the next batches need, in the order in which they need it: a cold file that is mapped is
 //! read a page at a time, which leaves a disk idle, and the order of samples is known.
 //!
-//! Memory that the kernel reads into is its page cache, which it takes back when programs need it. A thread asks for the bytes,
-//! since that takes as long as the disk's queue is full. Once a while nothing was missing in memory, nothing is asked for any
-//! more, and one sample of each batch tells whether that is still so.
+//! The kernel reads into its page cache, and takes that memory back when programs need it. A thread asks for the bytes, since the
+//! call waits while the disk's queue is full. After a number of batches without missing bytes the loader stops asking, and
+//! looks whether the first sample of each batch is in memory.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;

@@ -18,9 +18,9 @@ fn is_remote(dataset: &str) -> bool {
 }
 
 impl Engine {
-    /// Returns, for each node, the remote datasets of jobs that wait which it should hold and doesn't hold whole, each with the first
-    /// job in line that reads it, in the order of the line. A job's nodes are those on which it could start first, as known now; two jobs get different ones
-    /// where there are enough.
+    /// Returns, for each node, the remote datasets of waiting jobs that the node should hold and doesn't hold whole, each with
+    /// the first job in line that reads it, in the order of the line. A job's nodes are those on which it could start first, as
+    /// known now; two jobs get different nodes where there are enough.
     #[must_use]
     pub fn datasets_expected(&self, now: Timestamp) -> BTreeMap<NodeId, Vec<(String, JobId)>> {
         let mut expected: BTreeMap<NodeId, Vec<(String, JobId)>> = BTreeMap::new();

@@ -14,9 +14,9 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Error;
 use super::requests::requests_of_fetch;
+use super::waiting::unreadable;
 use crate::bound::bound_cache;
 use gangline_store::codec::{Noted, RequestsMade};
-use gangline_store::db;
 use gangline_store::ports::Queries as _;
 
 /// How long it stands which node should fetch what.
@@ -70,7 +70,7 @@ impl Actor {
         batch: &mut Batch,
     ) -> Result<(), Error> {
         for fetch in fetched {
-            let record = match self.ended_record(JobId(fetch.job)) {
+            let record = match self.record_of(JobId(fetch.job)) {
                 Ok(record) => record,
                 Err(Error::Unreadable { code, cause }) => return Err(Error::Unreadable { code, cause }),
                 Err(_) => continue,
@@ -95,7 +95,6 @@ impl Actor {
         if self.rows.noted.iter().any(waiting) {
             return Ok(true);
         }
-        let unreadable = |error: db::Error| Error::Unreadable { code: error.code(), cause: error.to_string() };
         Ok(self.reader.requests_of(fetch.job).map_err(unreadable)?.iter().any(is_it))
     }
 

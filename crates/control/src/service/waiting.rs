@@ -114,7 +114,7 @@ impl Actor {
         if origin >= self.engine.next_job_id() || origin == JobId(0) {
             return Err(Error::NoJob(origin));
         }
-        let record = self.ended_record(origin)?;
+        let record = self.record_of(origin)?;
         if record.state == StateRecord::Succeeded && !again && !afresh {
             return Err(Error::Finished(origin));
         }
@@ -129,17 +129,20 @@ impl Actor {
     }
 
     fn has_succeeded(&self, ended: JobId) -> Result<bool, Error> {
-        Ok(self.ended_record(ended)?.state == StateRecord::Succeeded)
+        Ok(self.record_of(ended)?.state == StateRecord::Succeeded)
     }
 
-    /// Returns the record of a job, live, or ended: durable or in the current batch.
-    pub(super) fn ended_record(&self, ended: JobId) -> Result<JobRecord, Error> {
+    /// Returns the record of a job that is live, or that has ended durably or in the current batch.
+    pub(super) fn record_of(&self, ended: JobId) -> Result<JobRecord, Error> {
         if let Some(record) = self.records.get(&ended) {
             return Ok(record.clone());
         }
-        let record = self.reader.job(ended);
-        let unreadable = |error: db::Error| Error::Unreadable { code: error.code(), cause: error.to_string() };
-        let (record, _) = record.map_err(unreadable)?.ok_or(Error::Forgotten(ended))?;
+        let (record, _) = self.reader.job(ended).map_err(unreadable)?.ok_or(Error::Forgotten(ended))?;
         Ok(record)
     }
+}
+
+/// Returns why the read models gave no answer.
+pub(super) fn unreadable(error: db::Error) -> Error {
+    Error::Unreadable { code: error.code(), cause: error.to_string() }
 }

@@ -73,7 +73,7 @@ fn a_jobs_record_has_what_all_its_attempts_asked_for() {
     assert_eq!(world.show(job).dataset_reads, [expected]);
 }
 
-/// What an agent fetched for a job that waited is the job's, once, however often it is told and whatever it cost to tell.
+/// The job pays once for a fetch, however often the agent reports it.
 #[test]
 fn what_was_fetched_for_a_job_that_waited_is_in_its_record_once() {
     let mut world = World::new(&[("n1", 1)]);
