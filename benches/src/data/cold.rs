@@ -18,7 +18,7 @@ use crate::report::{Bar, Report, median};
 const ROUNDS: usize = 3;
 const MEGABYTE: f64 = 1e6;
 
-pub(super) fn measure(peers: &Peers, part: &Path, bytes: &[u8], report: &mut Report) -> Result<()> {
+pub(super) fn measure(peers: Option<&Peers>, part: &Path, bytes: &[u8], report: &mut Report) -> Result<()> {
     let Some(times) = times_that_exceed_memory(part, bytes.len())? else {
         report.skip("cold disk", "the disk has no room for a set that is larger than memory");
         return Ok(());
@@ -39,7 +39,7 @@ pub(super) fn measure(peers: &Peers, part: &Path, bytes: &[u8], report: &mut Rep
         seconds.push((processor_seconds() - before) / gib as f64);
         global.push(part_of_epoch(&path)?);
         forget(&path)?;
-        numpy.push(peers.cold(&path)?);
+        numpy.extend(peers.map(|peers| peers.cold(&path)).transpose()?);
     }
     let blocks = median(blocks);
     report.figure("default order (blocks, then a window of them)", blocks, "MB/s", Bar::None);
@@ -52,8 +52,10 @@ pub(super) fn measure(peers: &Peers, part: &Path, bytes: &[u8], report: &mut Rep
     }
     report.figure("processor time for 1 GiB", median(seconds), "s", Bar::None);
     report.figure("shuffle=\"global\": samples of 4 KiB anywhere in the file", median(global), "MB/s", Bar::None);
-    let rate = median(numpy) * SAMPLE_BYTES as f64 / MEGABYTE;
-    report.peer(&format!("numpy memmap, a loop over samples in any order: {rate:.0} MB/s, in the same rounds"));
+    if !numpy.is_empty() {
+        let rate = median(numpy) * SAMPLE_BYTES as f64 / MEGABYTE;
+        report.peer(&format!("numpy memmap, a loop over samples in any order: {rate:.0} MB/s, in the same rounds"));
+    }
     std::fs::remove_file(&path).context("remove the file")
 }
 

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::cache::{Copy, Near, RANGE_BYTES, Uses};
+use crate::cursor::Block;
 use crate::error::Error;
 use crate::forecast::Forecast;
 use crate::source::Mapped;
@@ -88,16 +89,19 @@ impl At {
     }
 }
 
-/// Takes bytes of a file, with the numbers of its source and of itself.
-pub(crate) type AddBytes<'a> = &'a mut dyn FnMut((usize, usize), &Mapped, Range<usize>);
+/// Takes bytes of a file.
+pub(crate) type AddBytes<'a> = &'a mut dyn FnMut(&Mapped, Range<usize>);
 
 /// What a loader is about to read.
 pub(crate) trait Plan {
     /// The ranges of this rank's rows in the batch at a position.
     fn ranges_at(&self, position: u64, add: &mut dyn FnMut(&Arc<Copy>, usize));
 
-    /// The bytes of files that the first of this rank's rows in the batch at a position have.
-    fn bytes_at(&self, position: u64, rows: usize, add: AddBytes<'_>);
+    /// The blocks of the first of this rank's rows in the batch at a position.
+    fn blocks_at(&self, position: u64, rows: usize) -> Vec<Block>;
+
+    /// Where the tokens of a block lie.
+    fn bytes_of(&self, block: &Block, add: AddBytes<'_>);
 }
 
 impl Ahead {

@@ -55,6 +55,15 @@ pub struct Sample {
     pub number: u64,
 }
 
+/// Samples of the part that is read which lie side by side, and come at about the same time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Block {
+    /// The number of their source.
+    pub(crate) source: usize,
+    /// Their numbers in the part.
+    pub(crate) samples: Range<u64>,
+}
+
 /// Goes through the samples, a global batch at a time.
 #[derive(Debug)]
 pub struct Cursor {
@@ -191,6 +200,26 @@ impl Cursor {
 
     /// The samples of a range of positions in the order.
     pub fn samples_at(&self, positions: Range<u64>) -> Vec<Sample> {
+        self.made_at(positions, |(source, epoch), _, sample| Sample {
+            source,
+            epoch,
+            number: self.split.sample(sample),
+        })
+    }
+
+    /// The blocks of the samples of a range of positions.
+    pub(crate) fn blocks_at(&self, positions: Range<u64>) -> Vec<Block> {
+        self.made_at(positions, |(source, _), order, sample| Block { source, samples: order.neighbours(sample) })
+    }
+
+    /// The numbers, in their source, of a block's samples.
+    pub(crate) fn numbers(&self, block: &Block) -> impl Iterator<Item = u64> {
+        let split = self.split;
+        block.samples.clone().map(move |sample| split.sample(sample))
+    }
+
+    /// What `made` makes of each position: of its source and epoch, its order, and its sample in that.
+    fn made_at<T>(&self, positions: Range<u64>, made: impl Fn((usize, u64), &Order, u64) -> T) -> Vec<T> {
         let mut orders: Vec<Option<(u64, Order)>> = vec![None; self.counts.len()];
         let sample = |position| {
             let (source, epoch, index) = self.place(position);
@@ -205,7 +234,7 @@ impl Cursor {
                 *slot = Some((epoch, order));
             }
             let (_, order) = slot.as_ref().expect("it was just made");
-            Sample { source, epoch, number: self.split.sample(order.sample(index)) }
+            made((source, epoch), order, order.sample(index))
         };
         positions.map(sample).collect()
     }

@@ -15,6 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering,
 
 use memmap2::Mmap;
 
+const CACHE_LINE_BYTES: usize = 64;
+/// What of a range is fetched before it is read; the processor sees by itself that the rest follows.
+const PREFETCHED_BYTES: usize = 1_024;
+
 /// What a thread reads now: the first address, the address behind the last, and the map's mark.
 type Reading = (usize, usize, *const AtomicBool);
 
@@ -58,6 +62,14 @@ impl Guarded {
         (!self.is_broken.load(Ordering::SeqCst)).then_some(made)
     }
 
+    /// Has the processor fetch the beginning of a range, so that reading it soon afterwards doesn't wait for memory. Pages that
+    /// aren't mapped yet are left alone.
+    #[inline]
+    pub(crate) fn prefetch(&self, range: &Range<usize>) {
+        let bytes = &self.map[range.clone()];
+        prefetch(&bytes[..bytes.len().min(PREFETCHED_BYTES)]);
+    }
+
     /// A number that other programs may be changing.
     #[inline]
     #[expect(unsafe_code, reason = "a number in mapped memory is read at once")]
@@ -70,6 +82,19 @@ impl Guarded {
             unsafe { AtomicU64::from_ptr(place) }.load(Ordering::Acquire)
         })
     }
+}
+
+/// Asks for the cache lines of some memory; elsewhere than on x86-64 there is no stable way to.
+#[inline]
+#[expect(unsafe_code, reason = "a prefetch takes an address")]
+fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(CACHE_LINE_BYTES) {
+        // SAFETY: SSE is a part of x86-64, and a prefetch reads nothing into the program, whatever the address.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
 }
 
 /// Restores what the thread read before.

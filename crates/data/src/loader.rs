@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::ahead::{AT_A_TIME_MAX, AddBytes, Ahead, At, Plan, ranges_in};
 use crate::cache::Copy;
-use crate::cursor::{Cursor, Options, Sample, check};
+use crate::cursor::{Block, Cursor, Options, Sample, check};
 use crate::error::Error;
 use crate::megatron_run;
 use crate::order::Shuffle;
@@ -85,7 +85,7 @@ impl Loader {
         };
         let loss_weight = cursor.loss_weight();
         let ahead = ahead_of(&sources)?;
-        let read_ahead = Some(ReadAhead::new(cursor.options().shuffle));
+        let read_ahead = Some(ReadAhead::new());
         Ok(Loader { sources, cursor, samples: Vec::new(), packings, loss_weight, ahead, read_ahead })
     }
 
@@ -276,12 +276,13 @@ impl Loader {
         if let Some(packing) = self.packings.get(sample.source) {
             return packing.parts(&self.sources[sample.source], sample.number);
         }
-        vec![self.tokens(sample)]
+        vec![self.tokens(sample.number)]
     }
 
-    fn tokens(&self, sample: &Sample) -> Range<u64> {
+    /// The tokens of a sample that is a part of the stream.
+    fn tokens(&self, number: u64) -> Range<u64> {
         let length = u64::from(self.options().sequence_length.get());
-        let start = sample.number * length;
+        let start = number * length;
         start..start + length
     }
 
@@ -305,7 +306,7 @@ impl Loader {
             let (source, checked) = (&self.sources[sample.source], &mut checked[sample.source]);
             let mut check = |part: Range<u64>| source.check_files(&(part.start..part.end + 1), checked);
             if self.packings.is_empty() {
-                return check(self.tokens(sample));
+                return check(self.tokens(sample.number));
             }
             self.parts(sample).into_iter().try_for_each(check)
         })
@@ -347,15 +348,18 @@ impl Loader {
         let (row, width) = (length * self.data_type().bytes_as(room.width), room.width);
         let mut labels = room.labels.chunks_exact_mut(row);
         let mut positions = room.positions.chunks_exact_mut(length * position_bytes(width));
-        for (sample, inputs) in samples.iter().zip(room.inputs.chunks_exact_mut(row)) {
+        for (number, (sample, inputs)) in samples.iter().zip(room.inputs.chunks_exact_mut(row)).enumerate() {
             let source = &self.sources[sample.source];
+            if let Some(next) = samples.get(number + 1).filter(|_| self.packings.is_empty()) {
+                self.sources[next.source].prefetch(&self.tokens(next.number));
+            }
             let labels = labels.next().unwrap_or_default();
             if let Some(packing) = self.packings.get(sample.source) {
                 let positions = positions.next().unwrap_or_default();
                 packing.fill(source, sample, &mut Row { width, inputs, labels, positions })?;
                 continue;
             }
-            let tokens = self.tokens(sample);
+            let tokens = self.tokens(sample.number);
             source.copy(tokens.clone(), width, inputs)?;
             if !labels.is_empty() {
                 source.copy(tokens.start + 1..tokens.end + 1, width, labels)?;
@@ -382,15 +386,24 @@ impl Plan for Loader {
         }
     }
 
-    fn bytes_at(&self, position: u64, rows: usize, add: AddBytes<'_>) {
+    fn blocks_at(&self, position: u64, rows: usize) -> Vec<Block> {
         let Range { start, end } = self.rows();
         let end = end.min(start.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX)));
-        for sample in self.cursor.samples_at(position + u64::from(start)..position + u64::from(end)) {
-            let source = &self.sources[sample.source];
-            for part in self.parts(&sample) {
-                let tokens = part.start..part.end + 1;
-                source.places_of(&tokens, &mut |file, mapped, bytes| add((sample.source, file), mapped, bytes));
-            }
+        self.cursor.blocks_at(position + u64::from(start)..position + u64::from(end))
+    }
+
+    fn bytes_of(&self, block: &Block, add: AddBytes<'_>) {
+        let source = &self.sources[block.source];
+        let numbers = self.cursor.numbers(block);
+        let mut parts: Vec<Range<u64>> = match self.packings.get(block.source) {
+            Some(packing) => numbers.flat_map(|number| packing.parts(source, number)).collect(),
+            None => numbers.map(|number| self.tokens(number)).collect(),
+        };
+        parts.sort_by_key(|part| part.start);
+        // The token behind a part is its last label, and often the first of the next one.
+        let joined = parts.chunk_by(|one, next| one.end + 1 >= next.start);
+        for tokens in joined.filter_map(|parts| Some(parts.first()?.start..parts.last()?.end + 1)) {
+            source.places_of(&tokens, &mut |_, mapped, bytes| add(mapped, bytes));
         }
     }
 }

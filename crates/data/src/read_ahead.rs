@@ -18,37 +18,34 @@ use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::ahead::{At, Plan};
-use crate::order::{BLOCK_SAMPLES, Shuffle, WINDOW_BLOCKS};
+use crate::cursor::Block;
+use crate::order::{BLOCK_SAMPLES, WINDOW_BLOCKS};
 use crate::source::OnDisk;
 
-/// Bytes that are asked for at once where samples that lie side by side are read at about the same time.
+/// Bytes that are asked for at once, and less than twice as many where a block ends.
 const CHUNK: usize = 1 << 20;
-/// Samples that are looked at ahead: a window of the order, so that the disk reads the next one while this one is used.
-const SAMPLES_AHEAD: u64 = (BLOCK_SAMPLES * WINDOW_BLOCKS) as u64;
+/// Samples that are looked at ahead: two windows of the order. The first batches of a window have samples of all its blocks, so
+/// the next window is read by then, and the disk goes on with the one behind it.
+const SAMPLES_AHEAD: u64 = 2 * (BLOCK_SAMPLES * WINDOW_BLOCKS) as u64;
 /// The most bytes that are asked for ahead of the batch that needs them.
 const BYTES_AHEAD_MAX: u64 = 1 << 30;
 /// Batches that are looked at in one go.
 const BATCHES_AT_ONCE: u64 = 64;
 /// Batches without anything missing in memory, after which nothing more is asked for.
 const BATCHES_QUIET: u64 = 1_024;
-/// Chunks that are known to have been asked for, in each of two sets.
-const CHUNKS_KNOWN: usize = 4_096;
-
-/// A file and a place in it: the source's number, the file's, and the chunk's or the first byte's.
-type Key = (usize, usize, usize);
+/// Blocks that are known to have been asked for, in each of two sets: the order's windows have fewer.
+const BLOCKS_KNOWN: usize = 4_096;
 
 /// Looks ahead of a loader, and has bytes read.
 pub(crate) struct ReadAhead {
     wishes: Option<Sender<(OnDisk, Range<usize>)>>,
     shared: Arc<Shared>,
-    /// Whether whole chunks are asked for, rather than the samples alone.
-    takes_chunks: bool,
     /// The position of the batch that is looked at next.
     next: u64,
     /// What was asked for and isn't used yet: the positions at which it will be, and the bytes.
     asked: VecDeque<(u64, u64)>,
     bytes_ahead: u64,
-    known: [HashSet<Key>; 2],
+    known: [HashSet<Block>; 2],
     /// Batches since something was missing, and how often something was until then.
     quiet: u64,
     missing_before: u64,
@@ -70,11 +67,10 @@ impl std::fmt::Debug for ReadAhead {
 }
 
 impl ReadAhead {
-    pub(crate) fn new(shuffle: Shuffle) -> ReadAhead {
+    pub(crate) fn new() -> ReadAhead {
         ReadAhead {
             wishes: None,
             shared: Arc::default(),
-            takes_chunks: matches!(shuffle, Shuffle::None | Shuffle::Blocks { .. }),
             next: 0,
             asked: VecDeque::new(),
             bytes_ahead: 0,
@@ -115,34 +111,29 @@ impl ReadAhead {
 
     /// Asks for what the batch at `next` needs, unless that was done.
     fn ask_for_batch(&mut self, plan: &dyn Plan) {
-        let mut found: Vec<(Key, OnDisk, Range<usize>)> = Vec::new();
-        let (takes_chunks, known) = (self.takes_chunks, &self.known);
-        plan.bytes_at(self.next, usize::MAX, &mut |(source, file), mapped, bytes| {
-            for piece in pieces(&bytes, takes_chunks, mapped.len()) {
-                let key = (source, file, piece.start);
-                let is_new = !known.iter().any(|known| known.contains(&key)) && found.iter().all(|(at, ..)| *at != key);
-                if let Some(file) = Some(&piece).filter(|_| is_new).and_then(|piece| mapped.on_disk(piece)) {
-                    found.push((key, file, piece));
+        for block in plan.blocks_at(self.next, usize::MAX) {
+            if self.known.iter().any(|known| known.contains(&block)) {
+                continue;
+            }
+            plan.bytes_of(&block, &mut |mapped, bytes| {
+                for piece in pieces(&bytes) {
+                    if let Some(file) = mapped.on_disk(&piece) {
+                        self.asked.push_back((self.next, piece.len() as u64));
+                        self.bytes_ahead += piece.len() as u64;
+                        self.send(file, piece);
+                    }
                 }
-            }
-        });
-        for (key, file, bytes) in found {
-            if takes_chunks {
-                self.remember(key);
-            }
-            self.asked.push_back((self.next, bytes.len() as u64));
-            self.bytes_ahead += bytes.len() as u64;
-            self.send(file, bytes);
+            });
+            self.remember(block);
         }
     }
 
-    /// Samples of the order come once; chunks several times, and soon after each other.
-    fn remember(&mut self, key: Key) {
-        if self.known[0].len() >= CHUNKS_KNOWN {
+    fn remember(&mut self, block: Block) {
+        if self.known[0].len() >= BLOCKS_KNOWN {
             self.known.swap(0, 1);
             self.known[0].clear();
         }
-        self.known[0].insert(key);
+        self.known[0].insert(block);
     }
 
     fn send(&mut self, file: OnDisk, bytes: Range<usize>) {
@@ -172,14 +163,16 @@ impl ReadAhead {
         self.quiet > BATCHES_QUIET
     }
 
-    /// Whether the first sample of a batch isn't in memory.
+    /// Whether the block of a batch's first sample isn't in memory, by its first byte.
     fn is_missing(&mut self, plan: &dyn Plan, at: At) -> bool {
         let mut first = None;
-        plan.bytes_at(at.position, 1, &mut |_, mapped, bytes| {
-            if first.is_none() {
-                first = Some((mapped.on_disk(&bytes), bytes.start));
-            }
-        });
+        for block in plan.blocks_at(at.position, 1) {
+            plan.bytes_of(&block, &mut |mapped, bytes| {
+                if first.is_none() {
+                    first = Some((mapped.on_disk(&(bytes.start..bytes.start + 1)), bytes.start));
+                }
+            });
+        }
         let Some((Some(file), start)) = first else { return false };
         let is_missing = file.open().is_ok_and(|file| is_missing(&file, start));
         if is_missing {
@@ -195,15 +188,13 @@ impl Drop for ReadAhead {
     }
 }
 
-/// What is asked for to have some bytes: themselves, or the chunks in which they are.
-fn pieces(bytes: &Range<usize>, takes_chunks: bool, length: usize) -> impl Iterator<Item = Range<usize>> {
-    let step = if takes_chunks { CHUNK } else { length.max(1) };
-    let (bytes, first) = (bytes.clone(), bytes.start / step * step);
-    (first..bytes.end).step_by(step).map(
-        move |start| {
-            if takes_chunks { start..(start + CHUNK).min(length) } else { bytes.clone() }
-        },
-    )
+/// Bytes in parts that are asked for at once. Of a block, the token behind it would be a part of its own.
+fn pieces(bytes: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let (Range { start, end }, count) = (bytes.clone(), (bytes.len() / CHUNK).max(1));
+    (0..count).map(move |number| {
+        let start = start + number * CHUNK;
+        start..if number + 1 == count { end } else { start + CHUNK }
+    })
 }
 
 /// The thread's work.
@@ -293,9 +284,14 @@ mod tests {
     impl Plan for Samples {
         fn ranges_at(&self, _: u64, _: &mut dyn FnMut(&Arc<Copy>, usize)) {}
 
-        fn bytes_at(&self, position: u64, _: usize, add: AddBytes<'_>) {
-            let start = usize::try_from(position).unwrap() * CHUNK % BYTES;
-            add((0, 0), &self.mapped, start..start + SAMPLE);
+        fn blocks_at(&self, position: u64, _: usize) -> Vec<Block> {
+            let number = position % (BYTES / CHUNK) as u64;
+            vec![Block { source: 0, samples: number..number + 1 }]
+        }
+
+        fn bytes_of(&self, block: &Block, add: AddBytes<'_>) {
+            let start = usize::try_from(block.samples.start).unwrap() * CHUNK;
+            add(&self.mapped, start..start + CHUNK);
         }
     }
 
@@ -303,7 +299,7 @@ mod tests {
     fn what_the_next_batches_need_is_read_before_they_do() {
         let samples = Samples::new();
         samples.forget();
-        let mut read_ahead = ReadAhead::new(Shuffle::default());
+        let mut read_ahead = ReadAhead::new();
         let turns = (BYTES / CHUNK) as u64 / BATCHES_AT_ONCE;
         (0..turns).for_each(|position| read_ahead.look(&samples, At { position, batch: 1 }));
         samples.wait_for_all();
@@ -326,11 +322,9 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_asked_for_where_neighbours_are_read_and_samples_elsewhere() {
-        let pieces =
-            |bytes: Range<usize>, takes_chunks| pieces(&bytes, takes_chunks, 3 * CHUNK - 1).collect::<Vec<_>>();
-        assert_eq!(pieces(10..20, true), std::slice::from_ref(&(0..CHUNK)));
-        assert_eq!(pieces(CHUNK - 1..2 * CHUNK + 1, true), [0..CHUNK, CHUNK..2 * CHUNK, 2 * CHUNK..3 * CHUNK - 1]);
-        assert_eq!(pieces(10..20, false), std::slice::from_ref(&(10..20)));
+    fn a_block_is_asked_for_in_parts_of_a_mebibyte_and_no_more_than_it_is_read() {
+        let pieces = |bytes: Range<usize>| pieces(&bytes).collect::<Vec<_>>();
+        assert_eq!(pieces(10..CHUNK + 12), std::slice::from_ref(&(10..CHUNK + 12)));
+        assert_eq!(pieces(10..2 * CHUNK + 11), [10..CHUNK + 10, CHUNK + 10..2 * CHUNK + 11]);
     }
 }

@@ -77,18 +77,17 @@ impl Remote for Folder {
         Ok(bytes)
     }
 
-    fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag) -> Result<Vec<u8>, Fault> {
+    fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag, into: &mut Vec<u8>) -> Result<(), Fault> {
         let file = File::open(self.root.join(key)).map_err(fault)?;
         let length = usize::try_from(range.end - range.start).expect("64-bit Linux only");
         let check = || if mark_of(&file.metadata().map_err(fault)?) == *mark { Ok(()) } else { Err(Fault::Changed) };
         check()?;
-        let mut bytes = vec![0; length];
-        match file.read_exact_at(&mut bytes, range.start) {
+        into.resize(length, 0);
+        match file.read_exact_at(into, range.start) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(Fault::Changed),
             read => read.map_err(fault)?,
         }
-        check()?;
-        Ok(bytes)
+        check()
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<Object>, Fault> {

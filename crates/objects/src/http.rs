@@ -12,6 +12,7 @@ use reqwest::header::{
 use reqwest::{Client, Method, Response, StatusCode, Url, redirect};
 use tokio::runtime::Runtime;
 
+use crate::remote::append;
 use crate::requests::{Kind, Meter};
 use crate::{Error, Fault, Object, Remote, Requests, State, Tag, shown};
 
@@ -85,7 +86,7 @@ impl Site {
     }
 
     /// Reads a range; of an object in this state if one is said.
-    async fn read(&self, key: &str, range: Range<u64>, mark: Option<&Tag>) -> Result<Vec<u8>, Fault> {
+    async fn read(&self, key: &str, range: Range<u64>, mark: Option<&Tag>, into: &mut Vec<u8>) -> Result<(), Fault> {
         let mut headers = HeaderMap::new();
         let bytes = format!("bytes={}-{}", range.start, range.end - 1);
         headers.insert(RANGE, bytes.parse().expect("digits are a header"));
@@ -109,19 +110,15 @@ impl Site {
                 "the server ignores ranges: fetch the data to a disk, or serve it from a server that knows `Range`";
             return Err(Fault::Unable(why.into()));
         }
-        self.body(answer, range.end - range.start).await
+        Self::body(answer, range.end - range.start, into).await
     }
 
     /// Reads a body of so many bytes at most.
-    async fn body(&self, mut answer: Response, most: u64) -> Result<Vec<u8>, Fault> {
-        let mut bytes = Vec::new();
+    async fn body(mut answer: Response, most: u64, into: &mut Vec<u8>) -> Result<(), Fault> {
         while let Some(more) = answer.chunk().await.map_err(passing)? {
-            if (bytes.len() + more.len()) as u64 > most {
-                return Err(Fault::Lasting(format!("the server sends more than the {most} bytes asked for").into()));
-            }
-            bytes.extend_from_slice(&more);
+            append(into, &more, most)?;
         }
-        Ok(bytes)
+        Ok(())
     }
 
     async fn look(&self, key: &str) -> Result<Option<State>, Fault> {
@@ -148,14 +145,15 @@ impl Remote for Site {
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        self.runtime.block_on(self.read(key, range, None))
+        let mut bytes = Vec::new();
+        self.runtime.block_on(self.read(key, range, None, &mut bytes)).map(|()| bytes)
     }
 
-    fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag) -> Result<Vec<u8>, Fault> {
+    fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag, into: &mut Vec<u8>) -> Result<(), Fault> {
         if range.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        self.runtime.block_on(self.read(key, range, Some(mark)))
+        self.runtime.block_on(self.read(key, range, Some(mark), into))
     }
 
     fn list(&self, _: &str) -> Result<Vec<Object>, Fault> {

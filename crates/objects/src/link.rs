@@ -3,7 +3,6 @@
 //!
 //! Keeps A-10: every operation is tried a limited number of times, and no answer is longer than requested.
 
-use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -75,22 +74,24 @@ impl Link {
         got.map_err(length)
     }
 
-    /// Reads exactly this range of an object in the state with this mark, as [`Link::mark`] or a listing said it. Also
-    /// returns how often it was asked for.
+    /// Reads exactly this range of an object in the state with this mark, as [`Link::mark`] or a listing said it, into a
+    /// buffer, whose memory is used again. Returns how often it was asked for.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Changed`], [`Error::Length`] if every answer was cut off, [`Error::Failed`].
-    pub fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag) -> Result<(Vec<u8>, u32), Error> {
+    pub fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag, into: &mut Vec<u8>) -> Result<u32, Error> {
         let expected = range.end - range.start;
         self.pay(expected);
-        let tries = Cell::new(0);
+        let mut tries = 0;
         let got = self.persist("get", key, || {
-            tries.set(tries.get() + 1);
-            let bytes = self.remote.get_of(key, range.clone(), mark)?;
-            let found = bytes.len() as u64;
-            if found == expected { Ok(bytes) } else { Err(Fault::Passing(Short { expected, found }.into())) }
+            tries += 1;
+            into.clear();
+            into.reserve_exact(usize::try_from(expected).expect("64-bit Linux only"));
+            self.remote.get_of(key, range.clone(), mark, into)?;
+            let found = into.len() as u64;
+            if found == expected { Ok(()) } else { Err(Fault::Passing(Short { expected, found }.into())) }
         });
-        got.map(|bytes| (bytes, tries.get())).map_err(length)
+        got.map(|()| tries).map_err(length)
     }
 
     /// Returns why reading a range failed. Asking again doesn't make an object longer.
@@ -217,7 +218,7 @@ impl Link {
         &self,
         act: &'static str,
         key: &str,
-        attempt: impl Fn() -> Result<T, Fault>,
+        mut attempt: impl FnMut() -> Result<T, Fault>,
     ) -> Result<T, Error> {
         let mut pause = self.policy.first_pause;
         let mut tries = 1;

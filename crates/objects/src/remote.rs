@@ -18,18 +18,18 @@ pub trait Remote: Send + Sync {
     fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Fault>;
     /// Reads a range of an object.
     fn get(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, Fault>;
-    /// Reads a range of an object in the state with this mark (see [`Remote::mark`]); [`Fault::Changed`] if it has
-    /// another one by now.
+    /// Reads a range of an object in the state with this mark (see [`Remote::mark`]) into an empty buffer;
+    /// [`Fault::Changed`] if it has another one by now.
     /// By default, the mark is looked at before and after the read.
-    fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag) -> Result<Vec<u8>, Fault> {
+    fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag, into: &mut Vec<u8>) -> Result<(), Fault> {
         let check = || match self.mark(key)? {
             None => Err(Fault::Missing),
             Some(state) if state.tag == *mark => Ok(()),
             Some(_) => Err(Fault::Changed),
         };
         check()?;
-        let bytes = self.get(key, range)?;
-        check().map(|()| bytes)
+        *into = self.get(key, range)?;
+        check()
     }
     /// Lists the objects whose names begin with the prefix, which ends with a slash.
     fn list(&self, prefix: &str) -> Result<Vec<Object>, Fault>;
@@ -81,6 +81,16 @@ pub trait Remote: Send + Sync {
 
 fn no_parts() -> Fault {
     Fault::Unable("it takes no objects in parts".into())
+}
+
+/// Adds a part of an answer that may have so many bytes at most.
+#[cfg(feature = "s3")]
+pub(crate) fn append(into: &mut Vec<u8>, more: &[u8], most: u64) -> Result<(), Fault> {
+    if (into.len() + more.len()) as u64 > most {
+        return Err(Fault::Lasting(format!("the server sends more than the {most} bytes asked for").into()));
+    }
+    into.extend_from_slice(more);
+    Ok(())
 }
 
 /// Identifies one state of an object.

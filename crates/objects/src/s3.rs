@@ -28,7 +28,7 @@ use object_store::{
 use reqwest::Method;
 use tokio::runtime::Runtime;
 
-use crate::remote::OBJECTS_MAX;
+use crate::remote::{OBJECTS_MAX, append};
 use crate::requests::{Kind, Meter};
 use crate::{Error, Fault, Object, Part, Remote, Requests, Source, State, Tag, aws};
 
@@ -151,10 +151,11 @@ impl Remote for Bucket {
         Ok(bytes.to_vec())
     }
 
-    fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag) -> Result<Vec<u8>, Fault> {
+    fn get_of(&self, key: &str, range: Range<u64>, mark: &Tag, into: &mut Vec<u8>) -> Result<(), Fault> {
         if range.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
+        let most = range.end - range.start;
         let options = GetOptions { if_match: Some(mark.0.clone()), range: Some(range.into()), ..GetOptions::default() };
         self.block_on(async {
             let answer = match self.store.get_opts(&self.path(key), options).await {
@@ -165,7 +166,11 @@ impl Remote for Bucket {
             if answer.meta.e_tag.as_ref().is_some_and(|tag| *tag != mark.0) {
                 return Err(Fault::Changed);
             }
-            Ok(answer.bytes().await.map_err(fault)?.into())
+            let mut body = answer.into_stream();
+            while let Some(more) = body.try_next().await.map_err(fault)? {
+                append(into, &more, most)?;
+            }
+            Ok(())
         })
     }
 

@@ -16,15 +16,13 @@ use super::counts::Counts;
 use super::place::{Item, Place, failed};
 use super::record::{Ranges, Record};
 use super::uses::Near;
-use super::{BLOCKS, Cache, END_BYTES, PIN, QUARANTINE, Quota, RANGE, RANGE_BYTES, WHOLE, put};
+use super::{BLOCKS, Cache, HEAD, HEAD_BYTES, PIN, QUARANTINE, Quota, RANGE, RANGE_BYTES, WHOLE, put};
 use crate::error::Error;
 use crate::guarded::Guarded;
 use crate::sealed::{self, BLOCK_BYTES};
 
 /// How often a block is fetched again whose checksum is wrong, or bytes are read again that were removed meanwhile.
 const TRIES_MAX: u32 = 8;
-/// An object of more ranges is known by its ends alone, which are asked for by themselves.
-const RANGES_OF_ENDS: usize = 2;
 /// What is said of a copy whose bytes can't be kept.
 const DAMAGED: &str = "the cache's copy was damaged each time it was fetched: check this machine's disk and memory";
 
@@ -116,6 +114,12 @@ impl Copy {
         self.cache.bytes_max()
     }
 
+    /// See [`Guarded::prefetch`].
+    #[inline]
+    pub(crate) fn prefetch(&self, bytes: &Range<usize>) {
+        self.data.prefetch(bytes);
+    }
+
     /// Bytes of a range.
     pub(crate) fn bytes_of(&self, range: usize) -> u64 {
         super::room::length(range, self.item.bytes)
@@ -146,36 +150,32 @@ impl Copy {
         Err(Error::refused("cache_limit", problem))
     }
 
-    /// Bytes at the object's beginning or end, without the rest of their range.
-    pub(crate) fn end(&self, bytes: Range<usize>) -> Result<Vec<u8>, Error> {
-        // An end may be in two ranges, of which others may need the first alone.
-        let is_here = ranges_of(&bytes).all(|range| self.has(range));
-        if self.ranges.count() <= RANGES_OF_ENDS || is_here {
+    /// The object's first bytes, [`HEAD_BYTES`] of them at most. Of an object that has more than one range, they are asked for
+    /// by themselves, unless their range is there.
+    pub(crate) fn head(&self) -> Result<Vec<u8>, Error> {
+        let bytes = 0..self.len().min(HEAD_BYTES);
+        if self.ranges.count() <= 1 || self.has(0) {
             return self.read(bytes, <[u8]>::to_vec);
         }
-        let which = if bytes.start == 0 { "head" } else { "tail" };
-        let path = self.cache.part_path(&self.item.key, which);
+        let path = self.cache.part_path(&self.item.key, HEAD);
         let kept = || fs::read(&path).ok().and_then(|text| sealed::unseal::<Vec<u8>>(&text).ok());
         let kept = || kept().filter(|(found, is_intact)| *is_intact && found.len() == bytes.len());
         if let Some((found, _)) = kept() {
             return Ok(found);
         }
-        let _lock = self.cache.wait_for(&format!("{} {which}", self.item.key), &|| kept().is_some())?;
+        let _lock = self.cache.wait_for(&format!("{} {HEAD}", self.item.key), &|| kept().is_some())?;
         if let Some((found, _)) = kept() {
             return Ok(found);
         }
-        let (found, _) = self.get(bytes.start as u64..bytes.end as u64)?;
+        let mut found = Vec::new();
+        self.get(0..bytes.end as u64, &mut found)?;
         put(&path, &sealed::seal(&found))?;
         Ok(found)
     }
 
-    /// Fetches the beginning and the end of an object of many ranges, unless they are there.
-    pub(super) fn bring_ends(&self) -> Result<(), Error> {
-        if self.ranges.count() <= RANGES_OF_ENDS {
-            return Ok(());
-        }
-        self.end(0..self.len().min(END_BYTES))?;
-        self.end(self.len().saturating_sub(END_BYTES)..self.len()).map(drop)
+    /// Fetches the beginning of an object of several ranges, unless it is there.
+    pub(super) fn bring_head(&self) -> Result<(), Error> {
+        if self.ranges.count() <= 1 { Ok(()) } else { self.head().map(drop) }
     }
 
     /// Fetches a range unless it is there; returns its state. `near` says how soon it is used: room is made of what is used
@@ -218,14 +218,19 @@ impl Copy {
         let bytes = start..self.item.bytes.min(start + RANGE_BYTES);
         // Nothing is asked for in vain.
         let reservation = self.cache.reserve(bytes.end - bytes.start, near)?;
-        let (body, tries) = self.get(bytes)?;
+        let mut body = self.place.buffers.borrow();
+        let tries = self.get(bytes, &mut body)?;
         drop(reservation);
         // Held until the range counts.
         let _room = self.cache.make_room(body.len() as u64, near)?;
         self.ranges.remove(range)?;
         let file = File::options().write(true).open(&self.path).map_err(Error::io("open", &self.path))?;
-        file.write_all_at(&body, start).map_err(Error::io("write", &self.path))?;
-        let sums: Vec<u64> = body.chunks(BLOCK_BYTES).map(xxh3_64).collect();
+        let (mut sums, mut at) = (Vec::with_capacity(BLOCKS), start);
+        for block in body.chunks(BLOCK_BYTES) {
+            sums.push(xxh3_64(block));
+            file.write_all_at(block, at).map_err(Error::io("write", &self.path))?;
+            at += block.len() as u64;
+        }
         let owner = self.cache.quota.as_ref().map_or(0, Quota::owner);
         Ok((self.ranges.add(range, (tries, owner), &sums)?, true))
     }
@@ -234,13 +239,14 @@ impl Copy {
         lock_names(&self.item.key, range)
     }
 
-    fn get(&self, bytes: Range<u64>) -> Result<(Vec<u8>, u32), Error> {
+    /// Asks for bytes; returns how often that took.
+    fn get(&self, bytes: Range<u64>, into: &mut Vec<u8>) -> Result<u32, Error> {
         let Item { name, url, tag, .. } = &self.item;
-        let got = self.place.link.get_of(name, bytes, &Tag(tag.clone())).map_err(|error| match error {
+        let got = self.place.link.get_of(name, bytes, &Tag(tag.clone()), into).map_err(|error| match error {
             gangline_objects::Error::Changed { .. } => Error::Changed { path: url.into(), opened: self.item.bytes },
             error => failed(url, error),
         })?;
-        self.fetched.fetch_add(got.0.len() as u64, Ordering::Relaxed);
+        self.fetched.fetch_add(into.len() as u64, Ordering::Relaxed);
         Ok(got)
     }
 
@@ -340,7 +346,7 @@ fn bits(range: usize, bytes: &Range<usize>) -> u64 {
     ((1 << behind) - 1) & !((1 << first) - 1)
 }
 
-const _: () = assert!(END_BYTES <= RANGE);
+const _: () = assert!(HEAD_BYTES <= RANGE);
 
 #[cfg(test)]
 mod tests {

@@ -111,12 +111,12 @@ impl Fetched {
 
     /// Fetches what formats without a manifest are known by, several objects' at a time: one after the other, each would take a
     /// round trip.
-    pub(crate) fn bring_ends(&self) -> Result<(), Error> {
+    pub(crate) fn bring_heads(&self) -> Result<(), Error> {
         if self.copies.contains_key(MANIFEST) {
             return Ok(());
         }
         let in_parts: Vec<_> = self.copies.values().filter(|copy| is_read_in_parts(&copy.item().name)).collect();
-        in_parallel(self.threads(), &in_parts, &|copy| copy.bring_ends())
+        in_parallel(self.threads(), &in_parts, &|copy| copy.bring_head())
     }
 
     /// Ranges that are asked for at a time.

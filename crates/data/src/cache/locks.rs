@@ -1,7 +1,7 @@
 //! Locks of the operating system, which end with the process that holds them, whatever ends it.
 
 use std::fs::{File, TryLockError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{Cache, LOCKS};
@@ -15,23 +15,29 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Between two looks at a range that another program fetches.
 const PAUSE_MAX: Duration = Duration::from_millis(4);
 
+/// Locks a file under which something is made; false if that is there meanwhile, or if another program has had the lock for too
+/// long.
+pub(crate) fn wait_to_lock(path: &Path, file: &File, is_there: &dyn Fn() -> bool) -> Result<bool, Error> {
+    let deadline = Instant::now() + WAIT_MAX;
+    let mut pause = Duration::from_micros(100);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) if is_there() || Instant::now() >= deadline => return Ok(false),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(Error::io("lock", path)(error)),
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
 impl Cache {
     /// Takes the lock under which a range is fetched; none if it is there meanwhile, or if another program has had the lock for
     /// too long. There is a limited number of locks, which ranges share. They end with their process.
     pub(super) fn wait_for(&self, what: &str, is_there: &dyn Fn() -> bool) -> Result<Option<File>, Error> {
         let (path, file) = self.shared_lock(what)?;
-        let deadline = Instant::now() + WAIT_MAX;
-        let mut pause = Duration::from_micros(100);
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Some(file)),
-                Err(TryLockError::WouldBlock) if is_there() || Instant::now() >= deadline => return Ok(None),
-                Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(error)) => return Err(Error::io("lock", &path)(error)),
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
-        }
+        Ok(wait_to_lock(&path, &file, is_there)?.then_some(file))
     }
 
     /// Takes the lock of a range if nobody has it.

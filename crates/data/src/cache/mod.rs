@@ -7,6 +7,7 @@
 //! what it was fetching is fetched by the next. Copies that nobody uses make room for others, those used longest ago first; then
 //! ranges of copies in use, by their next use.
 
+mod buffers;
 mod copy;
 mod counts;
 mod datasets;
@@ -33,6 +34,7 @@ pub use datasets::{CACHE_VARIABLE, DatasetHolding, cache_folder, holdings_of};
 pub use fetched::Fetched;
 pub(crate) use fetched::in_parallel;
 use gangline_objects::is_http;
+pub(crate) use locks::wait_to_lock;
 use quota::Quota;
 pub use quota::{QUOTA_VARIABLE, QueueHolding};
 pub(crate) use uses::{Near, Uses};
@@ -47,8 +49,8 @@ use users::Users;
 pub const RANGE_BYTES: u64 = RANGE as u64;
 /// The same, of memory; it has whole blocks.
 const RANGE: usize = BLOCKS * BLOCK_BYTES;
-/// Bytes of an object's beginning and of its end that say what it is.
-pub(crate) const END_BYTES: usize = 4_096;
+/// Bytes of an object's beginning that say what it is.
+pub(crate) const HEAD_BYTES: usize = 16 << 10;
 /// Blocks of a range.
 const BLOCKS: usize = 8;
 /// Ranges that are asked for at a time, if nothing else is said.
@@ -57,6 +59,8 @@ pub const THREADS: u32 = 8;
 const PIN: &str = "pin";
 /// The end of a file's name that is locked, for sharing, by who reads the copy's file itself.
 const WHOLE: &str = "whole";
+/// The end of the name of a file with an object's first bytes, where its first range isn't there.
+const HEAD: &str = "head";
 /// The end of the name of the list of a copy's ranges.
 const RANGES: &str = "ranges";
 /// The folder of the copies.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use gangline_objects::{Link, Object, Policy, Requests, is_http, shown};
 
+use super::buffers::Buffers;
 use super::fetched::in_parallel;
 use crate::error::Error;
 use crate::index::{FILES_MAX, INDEX_BYTES_MAX, INDEXES, names_in};
@@ -33,6 +34,7 @@ pub(super) struct Item {
 /// A place that holds a dataset.
 pub(super) struct Place {
     pub(super) link: Link,
+    pub(super) buffers: Buffers,
     folder: String,
     endpoint: String,
     /// The name of the object, if the dataset is one.
@@ -54,7 +56,7 @@ impl Place {
         let policy = Policy { bytes_per_second_max: None, first_pause: FIRST_PAUSE };
         let endpoint = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].iter().find_map(|name| settings.get(*name));
         let endpoint = endpoint.cloned().unwrap_or_default();
-        Ok(Place { link: Link::new(remote, policy), folder, endpoint, object })
+        Ok(Place { link: Link::new(remote, policy), buffers: Buffers::default(), folder, endpoint, object })
     }
 
     /// Whether a look at it is a billed request, and not one at a folder of this node.
@@ -120,7 +122,9 @@ impl Place {
             let problem = format!("it has {} bytes, more than {INDEX_BYTES_MAX}", state.bytes);
             return Err(Error::malformed(Path::new(&index.url), 0, problem));
         }
-        let text = self.link.get_of(name, 0..state.bytes, &state.tag).map_err(|error| failed(&index.url, error))?.0;
+        let mut text = Vec::new();
+        let got = self.link.get_of(name, 0..state.bytes, &state.tag, &mut text);
+        got.map_err(|error| failed(&index.url, error))?;
         let names = names_in(Path::new(&index.url), name, &text)?;
         let items = Mutex::new(vec![index]);
         in_parallel(LOOKS_AT_A_TIME, &names, &|name| {

@@ -15,7 +15,7 @@ use super::copy::lock_names;
 use super::counts::COUNTS;
 use super::record::Ranges;
 use super::uses::{self, Near};
-use super::{Cache, PIN, Quota, RANGE_BYTES, RANGES, WHOLE};
+use super::{Cache, HEAD, PIN, Quota, RANGE_BYTES, RANGES, WHOLE};
 use crate::error::Error;
 
 /// A copy as it is found.
@@ -212,7 +212,7 @@ impl Cache {
         }
         let path = self.copy_path(key);
         let inode = fs::metadata(&path).map(|found| found.ino()).ok();
-        for part in ["json", "partial", "head", "tail", COUNTS, RANGES] {
+        for part in ["json", "partial", HEAD, "tail", COUNTS, RANGES] {
             let _ = fs::remove_file(self.part_path(key, part));
         }
         let _ = fs::remove_file(path);

@@ -14,6 +14,7 @@ mod slice;
 mod split;
 
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bijection::Bijection;
@@ -139,9 +140,36 @@ impl Order {
             Kind::Table(table) => u64::from(table[usize::try_from(index).expect("it is below the table's length")]),
         }
     }
+
+    /// The samples around one that come at about the same time as it.
+    #[must_use]
+    pub fn neighbours(&self, sample: u64) -> Range<u64> {
+        match &self.kind {
+            Kind::AsIs => {
+                let block = u64::from(BLOCK_SAMPLES);
+                let start = sample / block * block;
+                start..self.samples.min(start + block)
+            }
+            Kind::Global(_) | Kind::Table(_) => sample..sample + 1,
+            Kind::Blocks(blocks) => blocks.neighbours(sample, self.samples),
+        }
+    }
 }
 
 impl Blocks {
+    /// The block of a sample; the part around it of one that goes on with the first samples.
+    fn neighbours(&self, sample: u64, samples: u64) -> Range<u64> {
+        let behind = samples - self.first;
+        let place = if sample >= self.first { sample - self.first } else { sample + behind };
+        let start = place / self.block * self.block;
+        let end = start.saturating_add(self.block).min(samples);
+        if place < behind {
+            start + self.first..end.min(behind) + self.first
+        } else {
+            start.max(behind) - behind..end - behind
+        }
+    }
+
     fn sample(&self, index: u64, samples: u64) -> u64 {
         // The last window also has what is less than a block.
         let number = (index / self.window).min(self.windows - 1);
@@ -209,6 +237,32 @@ mod tests {
             read.sort_unstable();
             read.dedup();
             assert!(read.len() <= 2 * 4, "{} blocks for a window of 4", read.len());
+        }
+    }
+
+    #[test]
+    fn neighbours_are_the_samples_of_a_block_and_cover_every_sample() {
+        let shapes = [Shuffle::None, Shuffle::Global, Shuffle::default(), blocks(1, 1), blocks(4, 3), blocks(7, 1)];
+        for (shuffle, samples) in
+            shapes.into_iter().flat_map(|shuffle| [1, 3, 28, 29, 85].map(|count| (shuffle, count)))
+        {
+            for seed in 0..50 {
+                let order = Order::new(samples, shuffle, seed, 0);
+                for sample in 0..samples {
+                    let found = order.neighbours(sample);
+                    assert!(found.contains(&sample) && found.end <= samples, "{shuffle:?} {sample} of {samples}");
+                    assert!(found.clone().all(|other| order.neighbours(other) == found), "{shuffle:?} {sample}");
+                }
+            }
+        }
+        // They come in the same window, and there are no more of them than a block has.
+        let order = Order::new(8 * 40, blocks(8, 4), 5, 0);
+        for window in 0..10 {
+            let read: Vec<u64> = (window * 32..window * 32 + 32).map(|index| order.sample(index)).collect();
+            for sample in &read {
+                let found = order.neighbours(*sample);
+                assert!(found.end - found.start <= 8 && found.clone().all(|other| read.contains(&other)), "{found:?}");
+            }
         }
     }
 

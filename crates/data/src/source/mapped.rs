@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::place::OnDisk;
-use crate::cache::{Copy, END_BYTES};
+use crate::cache::{Copy, HEAD_BYTES};
 use crate::error::Error;
 use crate::guarded::Guarded;
 
@@ -84,20 +84,21 @@ impl Mapped {
         }
     }
 
-    /// The first bytes, [`END_BYTES`] of them at most.
+    /// The first bytes, [`HEAD_BYTES`] of them at most.
     pub(crate) fn head(&self) -> Result<Vec<u8>, Error> {
-        self.end(0..self.len().min(END_BYTES))
-    }
-
-    /// The last bytes, [`END_BYTES`] of them at most.
-    pub(crate) fn tail(&self) -> Result<Vec<u8>, Error> {
-        self.end(self.len().saturating_sub(END_BYTES)..self.len())
-    }
-
-    fn end(&self, range: Range<usize>) -> Result<Vec<u8>, Error> {
         match &self.bytes {
-            Bytes::Copy(copy) => copy.end(range),
-            _ => self.read(range, <[u8]>::to_vec),
+            Bytes::Copy(copy) => copy.head(),
+            _ => self.read(0..self.len().min(HEAD_BYTES), <[u8]>::to_vec),
+        }
+    }
+
+    /// Has the processor fetch the beginning of a range from memory, as far as it is there.
+    #[inline]
+    pub(crate) fn prefetch(&self, range: &Range<usize>) {
+        match &self.bytes {
+            Bytes::Own(_) => {}
+            Bytes::File { map, .. } => map.prefetch(range),
+            Bytes::Copy(copy) => copy.prefetch(range),
         }
     }
 

@@ -121,7 +121,7 @@ impl Source {
     /// # Errors
     /// As [`Source::open`].
     pub fn open_fetched(fetched: Fetched, data_type: Option<TokenType>) -> Result<Source, Error> {
-        fetched.bring_ends()?;
+        fetched.bring_heads()?;
         let unpacked = fetched.unpacked_folder();
         let files = Files { fetched: Some(&fetched), unpacked: Some(&unpacked) };
         let mut source = Source::open_files(&files, fetched.path(), data_type)?;
@@ -216,7 +216,7 @@ impl Source {
         self.cached.as_ref()
     }
 
-    /// What tells it from other data, wherever it lies: made of the sizes of its files and of their ends' bytes, or of all
+    /// What tells it from other data, wherever it lies: made of the sizes of its files and of their first bytes, or of all
     /// its checksums if it has some.
     #[must_use]
     pub fn id(&self) -> [u8; 16] {
@@ -280,6 +280,12 @@ impl Source {
             (at, piece) = (at + count as u64, piece + 1);
         }
         Ok(())
+    }
+
+    /// Has the processor fetch the beginning of tokens that are copied soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, tokens: &Range<u64>) {
+        self.places_of(&(tokens.start..tokens.end), &mut |_, mapped, bytes| mapped.prefetch(&bytes));
     }
 
     /// Refuses the files of these tokens if they were changed since they were opened.
@@ -383,7 +389,7 @@ fn sized(tokens: u64) -> usize {
 
 fn id(layout: &Layout) -> Result<[u8; 16], Error> {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(b"gangline data 1");
+    hasher.update(b"gangline data 2");
     hasher.update(layout.data_type.name().as_bytes());
     hasher.update(&layout.tokens().to_le_bytes());
     for (number, file) in layout.files.iter().enumerate() {
@@ -395,7 +401,6 @@ fn id(layout: &Layout) -> Result<[u8; 16], Error> {
             continue;
         }
         hasher.update(&file.head()?);
-        hasher.update(&file.tail()?);
     }
     Ok(*hasher.finalize().as_bytes().first_chunk().expect("a hash has 32 bytes"))
 }

@@ -1,8 +1,11 @@
 //! Folders of shards with an `index.json`: MosaicML Streaming's shards (MDS, version 2) and LitData's chunks of tokens, also compressed
 //! ones. The stream is their rows, one after the other.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
+use crate::cache::in_parallel;
 use crate::compressed::Compression;
 use crate::error::Error;
 use crate::index::INDEX_BYTES_MAX;
@@ -84,6 +87,18 @@ impl Place<'_> {
     }
 }
 
+/// Opens all of them: compressed ones are unpacked by as many threads as there are processors.
+fn open_all<T: Sync>(all: &[T], open: &(dyn Fn(&T) -> Result<Mapped, Error> + Sync)) -> Result<Vec<Mapped>, Error> {
+    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let places: Vec<(&T, OnceLock<Mapped>)> = all.iter().map(|one| (one, OnceLock::new())).collect();
+    in_parallel(threads, &places, &|(one, place)| {
+        let file = open(one)?;
+        place.get_or_init(|| file);
+        Ok(())
+    })?;
+    Ok(places.into_iter().map(|(_, place)| place.into_inner().expect("each was opened")).collect())
+}
+
 /// Returns how something is compressed by the word for it; none for others than are read.
 fn compression_of(said: &str) -> Option<Compression> {
     let word = said.split(':').next().unwrap_or_default();
@@ -106,7 +121,8 @@ fn mds(place: &Place<'_>, shards: &[Shard], version: Option<u32>) -> Result<Layo
         return Err(Error::malformed(index, 0, format!("version {version:?} of MDS is unknown; there is 2")));
     }
     let mut layout = None;
-    for shard in shards {
+    let files = open_all(shards, &|shard| place.open_shard(shard))?;
+    for (shard, file) in shards.iter().zip(files) {
         let name = &shard.raw_data.basename;
         if shard.format != "mds" {
             return Err(Error::malformed(index, 0, format!("shard {name} is {}, and not mds", shard.format)));
@@ -116,7 +132,6 @@ fn mds(place: &Place<'_>, shards: &[Shard], version: Option<u32>) -> Result<Layo
         if layout.data_type != column.data_type {
             return Err(Error::malformed(index, 0, format!("shard {name} has tokens of another type")));
         }
-        let file = place.open_shard(shard)?;
         let number = layout.add_file(file)?;
         column.add_rows(layout, number, shard.samples)?;
     }
@@ -238,16 +253,16 @@ fn litdata(place: &Place<'_>, chunks: &[Chunk], config: &Config) -> Result<Layou
         return bad(format!("its items are {format:?}: tokens are read that were written for TokensLoader"));
     };
     let mut layout = Layout::new(data_type);
-    for chunk in chunks {
+    let files = open_all(chunks, &|chunk| match compression {
+        None => place.open(&chunk.filename),
+        Some(compression) => place.open_unpacked(&chunk.filename, compression, chunk.chunk_bytes),
+    })?;
+    for (chunk, file) in chunks.iter().zip(files) {
         let Some(tokens) = chunk.dim else {
             return bad(format!("chunk {} has no dim: it wasn't written for TokensLoader", chunk.filename));
         };
         // A chunk begins with the count of its items and their offsets.
         let head = (u64::from(chunk.chunk_size) + 2) * 4;
-        let file = match compression {
-            None => place.open(&chunk.filename)?,
-            Some(compression) => place.open_unpacked(&chunk.filename, compression, chunk.chunk_bytes)?,
-        };
         let bytes = tokens.checked_mul(data_type.bytes() as u64);
         let found = file.len() as u64;
         if bytes.and_then(|bytes| bytes.checked_add(head)) != Some(found) {
