@@ -6,15 +6,6 @@ use crate::fixtures::product::{self, attempts};
 use crate::fixtures::slurm::{OnSlurm, has_accounts};
 use crate::fixtures::wait_for;
 
-/// What `sacct` says of all jobs, in the format that the guide names.
-fn sacct(on: &OnSlurm) -> String {
-    let format = "--format=JobIDRaw,JobName,User,Account,Partition,State,Start,ElapsedRaw,AllocTRES";
-    let options = ["--allusers", "--allocations", "--duplicates", "--parsable2", "--starttime=now-1hour", format];
-    let output = on.slurm.command("sacct").args(options).env("SLURM_TIME_FORMAT", "%s").output().expect("it starts");
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
 /// Gangs that waited, failed and restarted, were cancelled or had several nodes: what is booked of each is what slurmdbd says that
 /// Slurm allocated.
 #[test]
@@ -46,22 +37,22 @@ fn the_ledger_says_what_sacct_says() {
     on.product.wait_state(&jobs[3], "cancelled");
     on.product.wait_state(&jobs[4], "succeeded");
     wait_for("Slurm to be done", || on.jobs("RUNNING,COMPLETING,PENDING").is_empty().then_some(()));
-    let file = on.product.path("past.txt");
     let compared = wait_for("slurmdbd to have it all", || {
-        std::fs::write(&file, sacct(&on)).expect("it is writable");
-        let compared = on.product.json(&["cost", "sacct", file.to_str().expect("text"), "--reconcile"]);
+        let compared = on.product.json(&["cost", "sacct", "--reconcile", "--from", "1h"]);
         (compared["jobs"].as_array().map(Vec::len) == Some(jobs.len())).then_some(compared)
     });
-    let text = std::fs::read_to_string(&file).expect("text");
     for job in compared["jobs"].as_array().expect("a list") {
-        assert_eq!(job["is_same"], true, "{compared:#}\n{text}");
+        assert_eq!(job["is_same"], true, "{compared:#}");
     }
     let again = compared["jobs"].as_array().expect("a list").iter().find(|job| job["job"] == *jobs[2]);
-    assert_eq!(
-        again.map(|job| job["attempts"].clone()),
-        Some(Value::from(attempts(&on.product.job(&jobs[2])))),
-        "{text}"
-    );
+    assert_eq!(again.map(|job| job["attempts"].clone()), Some(Value::from(attempts(&on.product.job(&jobs[2])))));
+    // The same from a file.
+    let file = on.product.path("past.txt");
+    let options = ["--allusers", "--allocations", "--duplicates", "--parsable2", "--starttime=now-1hour"];
+    let format = "--format=JobIDRaw,JobName,User,Account,Partition,State,Start,ElapsedRaw,AllocTRES";
+    let written = on.slurm.command("sacct").args(options).arg(format).env("SLURM_TIME_FORMAT", "%s").output();
+    std::fs::write(&file, written.expect("it starts").stdout).expect("it is writable");
+    assert_eq!(on.product.json(&["cost", "sacct", file.to_str().expect("text"), "--reconcile"]), compared);
 }
 
 /// A job of a QOS that goes before others takes a gang's nodes: Slurm's verdict is told, the gang has no fault, and goes on from its

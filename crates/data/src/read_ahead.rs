@@ -166,8 +166,10 @@ impl ReadAhead {
     /// Whether the block of a batch's first sample isn't in memory, by its first byte.
     fn is_missing(&mut self, plan: &dyn Plan, at: At) -> bool {
         let mut first = None;
-        for block in plan.blocks_at(at.position, 1) {
-            plan.bytes_of(&block, &mut |mapped, bytes| {
+        for Block { source, samples } in plan.blocks_at(at.position, 1) {
+            // Its first sample is enough: of packed documents, each takes a search.
+            let sample = Block { source, samples: samples.start..samples.start + 1 };
+            plan.bytes_of(&sample, &mut |mapped, bytes| {
                 if first.is_none() {
                     first = Some((mapped.on_disk(&(bytes.start..bytes.start + 1)), bytes.start));
                 }

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use clap::{Args, ValueEnum};
 use csv::{ReaderBuilder, StringRecord};
@@ -24,9 +25,9 @@ const COMMAND: &str = "SLURM_TIME_FORMAT=%s sacct --allusers --allocations --dup
 /// What to read.
 #[derive(Args, Debug)]
 pub(crate) struct SacctArgs {
-    /// The output of sacct; - for standard input
+    /// The output of sacct; - for standard input [default: sacct of this machine is asked]
     #[arg(value_name = "FILE")]
-    file: PathBuf,
+    file: Option<PathBuf>,
     /// US dollars for a device of a kind (as in AllocTRES; gpu where Slurm says none) and an hour, as h100=2.50 (may be repeated)
     #[arg(long = "rate", value_name = "KIND=DOLLARS", value_parser = rate)]
     rates: Vec<(String, Money)>,
@@ -36,14 +37,14 @@ pub(crate) struct SacctArgs {
     /// What the groups are
     #[arg(long, value_enum, default_value = "account")]
     by: By,
-    /// Start of the period: how long ago, or when, in UTC [default: the first job's start]
+    /// Start of the period: how long ago, or when, in UTC [default: the first job's start; 30 days ago if sacct is asked]
     #[arg(long, value_name = "TIME", value_parser = moment::in_utc)]
     from: Option<Timestamp>,
     /// Its end [default: the last job's end]
     #[arg(long, value_name = "TIME", value_parser = moment::in_utc)]
     to: Option<Timestamp>,
     /// Compare what Slurm allocated to Gangline's own jobs with what the ledger booked for them, job by job
-    #[arg(long, conflicts_with_all = ["rates", "devices", "by", "from", "to"])]
+    #[arg(long, conflicts_with_all = ["rates", "devices", "by", "to"])]
     reconcile: bool,
 }
 
@@ -67,6 +68,13 @@ fn devices(text: &str) -> Result<(String, u32), String> {
     Ok((kind.to_lowercase(), count.parse().map_err(|_| wrong())?))
 }
 
+/// The columns that are read.
+const COLUMNS: [&str; 9] =
+    ["JobIDRaw", "JobName", "User", "Account", "Partition", "State", "Start", "ElapsedRaw", "AllocTRES"];
+/// How far back sacct is asked, if nothing else is said.
+const SECONDS_BACK: u64 = 30 * 24 * 3_600;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
 /// What a file has.
 #[derive(Debug, Default)]
 struct Past {
@@ -80,23 +88,19 @@ struct Past {
 }
 
 pub(super) fn run(global: &Global, args: &SacctArgs) -> Result<(), Failure> {
-    let past = if args.file.as_os_str() == "-" {
-        read(std::io::stdin(), &args.file)?
-    } else {
-        let unreadable = |error| {
-            Failure::local(format!("{} can't be read: {error}", args.file.display()), format!("make it by: {COMMAND}"))
-        };
-        read(BufReader::new(File::open(&args.file).map_err(unreadable)?), &args.file)?
-    };
+    let (from, path) = opened(args)?;
+    let past = read(from, &path)?;
     let Some((first, last)) = span(&past.jobs) else {
-        let message = format!("{} has no job that held devices", args.file.display());
+        let message = format!("{} has no job that held devices", path.display());
         return Err(Failure::local(
             message,
             "AllocTRES names devices only if AccountingStorageTRES has gres/gpu (slurm.conf(5))",
         ));
     };
     if args.reconcile {
-        return allocated::run(&Client::connect(global)?, &past.jobs, global.json);
+        let jobs: Vec<PastJob> =
+            past.jobs.into_iter().filter(|job| args.from.is_none_or(|from| end(job) >= from)).collect();
+        return allocated::run(&Client::connect(global)?, &jobs, global.json);
     }
     let bill = Bill::of(&past, (args.from.unwrap_or(first), args.to.unwrap_or(last)), args);
     if global.json {
@@ -112,11 +116,43 @@ pub(super) fn run(global: &Global, args: &SacctArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Returns what sacct wrote, and where that is.
+fn opened(args: &SacctArgs) -> Result<(Box<dyn Read>, PathBuf), Failure> {
+    let Some(path) = &args.file else {
+        return Ok((Box::new(Cursor::new(ask(args.from)?)), PathBuf::from("sacct's answer")));
+    };
+    if path.as_os_str() == "-" {
+        return Ok((Box::new(std::io::stdin()), path.clone()));
+    }
+    let file = File::open(path).map_err(|error| {
+        Failure::local(format!("{} can't be read: {error}", path.display()), format!("make it by: {COMMAND}"))
+    })?;
+    Ok((Box::new(BufReader::new(file)), path.clone()))
+}
+
+/// Asks sacct for all jobs that ran since a time. Slurm takes times by its machine's clock, so the time is said as seconds ago.
+fn ask(from: Option<Timestamp>) -> Result<Vec<u8>, Failure> {
+    let ago = from.map_or(SECONDS_BACK, |from| output::now().since(from).as_secs());
+    let mut sacct = Command::new("sacct");
+    sacct.args(["--allusers", "--allocations", "--duplicates", "--parsable2"]).env("SLURM_TIME_FORMAT", "%s");
+    sacct.arg(format!("--starttime=now-{}", ago)).arg(format!("--format={}", COLUMNS.join(",")));
+    let hint = || format!("where sacct works, write a FILE by: {COMMAND}");
+    let output = sacct.output().map_err(|error| Failure::local(format!("sacct can't be started: {error}"), hint()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(Failure::local(format!("sacct failed: {}", said.trim()), hint()));
+    }
+    Ok(output.stdout)
+}
+
 /// Returns the time from the first start to the last end.
 fn span(jobs: &[PastJob]) -> Option<(Timestamp, Timestamp)> {
-    let end = |job: &PastJob| job.start.unix_nanos().saturating_add(job.elapsed.saturating_mul(1_000_000_000));
-    let first = jobs.iter().map(|job| job.start).min()?;
-    Some((first, Timestamp::from_unix_nanos(jobs.iter().map(end).max()?)))
+    Some((jobs.iter().map(|job| job.start).min()?, jobs.iter().map(end).max()?))
+}
+
+fn end(job: &PastJob) -> Timestamp {
+    let elapsed = job.elapsed.saturating_mul(NANOS_PER_SECOND);
+    Timestamp::from_unix_nanos(job.start.unix_nanos().saturating_add(elapsed))
 }
 
 fn read(from: impl Read, path: &Path) -> Result<Past, Failure> {
@@ -131,8 +167,7 @@ fn read(from: impl Read, path: &Path) -> Result<Past, Failure> {
         let found = header.iter().position(|column| column.eq_ignore_ascii_case(name));
         found.ok_or_else(|| refused(1, format!("there is no column {name}")))
     };
-    let columns = ["JobIDRaw", "JobName", "User", "Account", "Partition", "State", "Start", "ElapsedRaw", "AllocTRES"];
-    let columns: Vec<usize> = columns.into_iter().map(column).collect::<Result<_, _>>()?;
+    let columns: Vec<usize> = COLUMNS.into_iter().map(column).collect::<Result<_, _>>()?;
     let (mut past, mut seen, mut row) = (Past::default(), BTreeSet::new(), StringRecord::new());
     while reader.read_record(&mut row).map_err(|error| unreadable(&error))? {
         let line = row.position().map_or(0, csv::Position::line);
@@ -184,7 +219,7 @@ impl Past {
 /// Reads seconds since the epoch. Times of the cluster's clock aren't read: they have no zone, and are twice or never when clocks
 /// are put forward or back.
 fn time(text: &str) -> Option<Timestamp> {
-    text.parse::<u64>().ok()?.checked_mul(1_000_000_000).map(Timestamp::from_unix_nanos)
+    text.parse::<u64>().ok()?.checked_mul(NANOS_PER_SECOND).map(Timestamp::from_unix_nanos)
 }
 
 /// The bill of a period.
@@ -384,7 +419,8 @@ mod tests {
             let message = past(&format!("{good}{bad}")).expect_err("a refusal");
             assert!(message.contains("line 3") && message.contains(part), "{message}");
         }
-        assert!(COMMAND.starts_with("SLURM_TIME_FORMAT=%s sacct "), "the hint makes a file that is read");
+        let is_read = COMMAND.starts_with("SLURM_TIME_FORMAT=%s sacct ") && COMMAND.ends_with(&COLUMNS.join(","));
+        assert!(is_read, "the hint makes a file that is read");
         let other = read("a|b\n1|2\n".as_bytes(), Path::new("x"));
         assert!(matches!(other, Err(Failure::Local { message, .. }) if message.contains("no column JobIDRaw")));
     }
