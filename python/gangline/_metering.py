@@ -13,8 +13,11 @@ _INTERVAL = 5.0
 
 # Reentrant: the garbage collector may end a reader at any time.
 _lock = threading.RLock()
+_COUNTS = ("get", "head", "list", "failed", "bytes")
+"""GET, HEAD and LIST requests, those that failed, and bytes."""
+_NOTHING = [0] * len(_COUNTS)
 _sums = {}
-"""By address: GET, HEAD and LIST requests, and bytes, of all that this process has opened."""
+"""The counts, by address, of all that this process has opened."""
 _told = {}
 _meters = weakref.WeakKeyDictionary()
 """The meter of each open reader of datasets."""
@@ -31,10 +34,10 @@ class _Meter:
         """Adds to the sums what was asked for since the last call."""
         now = {}
         for address, *counts in self._read():
-            now[address] = [one + other for one, other in zip(now.get(address, [0] * 4), counts, strict=True)]
+            now[address] = [one + other for one, other in zip(now.get(address, _NOTHING), counts, strict=True)]
         with _lock:
             for address, counts in now.items():
-                before, sums = self._counted.get(address, [0] * 4), _sums.get(address, [0] * 4)
+                before, sums = self._counted.get(address, _NOTHING), _sums.get(address, _NOTHING)
                 _sums[address] = [sum + one - other for sum, one, other in zip(sums, counts, before, strict=True)]
             self._counted = now
 
@@ -62,8 +65,7 @@ def _count_and_tell():
         return
     with _lock:
         _told.update(_sums)
-        names = ("get", "head", "list", "bytes")
-        message = {address: dict(zip(names, counts, strict=True)) for address, counts in _sums.items()}
+        message = {address: dict(zip(_COUNTS, counts, strict=True)) for address, counts in _sums.items()}
     _report.say_measured({"datasets": message})
 
 

@@ -110,12 +110,12 @@ impl Fetched {
     }
 }
 
-/// The address of a dataset; GET, HEAD and LIST requests; bytes.
-pub(crate) type Reads = (String, u64, u64, u64, u64);
+/// The address of a dataset; GET, HEAD and LIST requests; those that failed; bytes.
+pub(crate) type Reads = (String, u64, u64, u64, u64, u64);
 
 pub(crate) fn reads_of(fetched: &gangline_data::Fetched) -> Reads {
     let requests = fetched.requests();
-    (fetched.address(), requests.get, requests.head, requests.list, fetched.fetched())
+    (fetched.address(), requests.get, requests.head, requests.list, requests.failed, fetched.fetched())
 }
 
 /// Brings the dataset at an address into the cache, unless it is there, and compares all of it with its checksums.

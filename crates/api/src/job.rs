@@ -246,6 +246,9 @@ pub struct DatasetReads {
     pub head: u64,
     /// Pages of listings.
     pub list: u64,
+    /// Requests that ended with a server error (5xx) or without an answer, which nobody bills.
+    #[serde(default)]
+    pub failed: u64,
     /// Bytes that were fetched.
     pub bytes: u64,
 }

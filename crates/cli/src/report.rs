@@ -91,8 +91,9 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     }
     for reads in &job.dataset_reads {
         let requests = reads.get + reads.head + reads.list;
-        let fetched = Bytes(reads.bytes);
-        writeln!(text, "  data         {fetched} of {} fetched by {requests} requests (measured)", reads.dataset)?;
+        let failed = if reads.failed > 0 { format!(", beside {} that failed", reads.failed) } else { String::new() };
+        let (fetched, dataset) = (Bytes(reads.bytes), &reads.dataset);
+        writeln!(text, "  data         {fetched} of {dataset} fetched by {requests} requests{failed} (measured)")?;
     }
     if let Some(metrics) = metrics(job) {
         writeln!(text, "  metrics      {metrics}")?;

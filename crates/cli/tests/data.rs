@@ -161,7 +161,7 @@ fn requests_that_are_refused_or_cut_off_are_sent_again_and_all_are_counted() {
     let (server, address) = Server { objects: objects(), faults_every: 4, ..Server::default() }.start();
     let set = warmed(warm(folder, &address, "s3://bucket/set").spawn().expect("gangline runs"));
     same_as_objects(folder, &set);
-    let counted: u64 = ["get", "head", "list"].iter().map(|key| sum(std::slice::from_ref(&set), key)).sum();
+    let counted: u64 = ["get", "head", "list", "failed"].iter().map(|key| sum(std::slice::from_ref(&set), key)).sum();
     assert_eq!(counted, server.requests() as u64, "what the server was asked, faults included");
     assert!(server.gets.load(Ordering::SeqCst) > 5, "there were faults");
     // In another state, it is another copy.

@@ -67,8 +67,8 @@ pub(crate) fn reported(report: Report) -> Reported {
     Reported { attempt, node, report, samples_from, samples: samples.into_iter().map(sample_record).collect() }
 }
 
-fn reads_record(DatasetReads { get, head, list, bytes }: DatasetReads) -> DatasetReadsRecord {
-    DatasetReadsRecord { get, head, list, bytes }
+fn reads_record(DatasetReads { get, head, list, failed, bytes }: DatasetReads) -> DatasetReadsRecord {
+    DatasetReadsRecord { get, head, list, failed, bytes }
 }
 
 fn state_record(state: NodeState) -> ShareStateRecord {

@@ -45,6 +45,7 @@ pub use cache::{
 pub use convert::{Target, Writer, Written};
 pub use cursor::{Cursor, Options, SEQUENCE_MAX, Sample, THREADS_MAX};
 pub use error::Error;
+pub use gangline_objects::Requests;
 pub use index::FILES_MAX;
 pub use loader::{Loader, Room};
 pub use packed::{NO_LABEL, position_bytes};

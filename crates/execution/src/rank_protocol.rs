@@ -180,8 +180,8 @@ fn phase_times(seconds: &BTreeMap<String, Option<f64>>) -> (Vec<(Phase, Duration
 fn dataset_reads(all: BTreeMap<String, DatasetReads>) -> Result<Vec<(String, DatasetReads)>, RefusedLine> {
     let named = all.into_iter().filter(|(address, _)| address.len() <= ADDRESS_BYTES_MAX).take(DATASETS_MAX);
     let checked = |(address, reads): (String, DatasetReads)| {
-        let DatasetReads { get, head, list, bytes } = reads;
-        [get, head, list, bytes].into_iter().try_for_each(|count| bounded("datasets", count).map(drop))?;
+        let DatasetReads { get, head, list, failed, bytes } = reads;
+        [get, head, list, failed, bytes].into_iter().try_for_each(|count| bounded("datasets", count).map(drop))?;
         Ok((address, reads))
     };
     named.map(checked).collect()
@@ -297,8 +297,8 @@ mod tests {
 
     #[test]
     fn requests_for_datasets_are_read_by_address() {
-        let line = br#"{"datasets":{"s3://b/c4":{"get":3,"list":1,"bytes":900,"put":7},"s3://b/pile":{}}}"#;
-        let reads = DatasetReads { get: 3, head: 0, list: 1, bytes: 900 };
+        let line = br#"{"datasets":{"s3://b/c4":{"get":3,"list":1,"failed":2,"bytes":900,"put":7},"s3://b/pile":{}}}"#;
+        let reads = DatasetReads { get: 3, head: 0, list: 1, failed: 2, bytes: 900 };
         let expected = [("s3://b/c4".to_owned(), reads), ("s3://b/pile".to_owned(), DatasetReads::default())];
         assert_eq!(RankMessage::parse(line).expect("a message").dataset_reads, expected);
         let many: Vec<String> = (0..DATASETS_MAX + 9).map(|number| format!("\"s{number}\":{{}}")).collect();

@@ -70,8 +70,9 @@ impl Site {
         let mut request = self.client.request(method, self.address(key)?).headers(headers);
         // Bytes are wanted as they lie.
         request = request.header(ACCEPT_ENCODING, "identity");
-        self.meter.count(kind);
-        let answer = request.send().await.map_err(passing)?;
+        let answer = request.send().await;
+        self.meter.count(kind, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
+        let answer = answer.map_err(passing)?;
         match answer.status() {
             status if status.is_success() => Ok(answer),
             StatusCode::NOT_FOUND | StatusCode::GONE => Err(Fault::Missing),

@@ -3,8 +3,9 @@
 #[cfg(feature = "s3")]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The requests sent so far, each as often as it was sent: retries, pages of a listing and requests that
-/// failed count too. Providers have a price for each kind. Of a folder none are counted.
+/// The requests sent so far, each as often as it was sent: retries, pages of a listing and refusals (4xx) count
+/// too. Providers have a price for each kind, and none for server errors (5xx), which are counted apart ("Billing for Amazon S3
+/// error responses", docs.aws.amazon.com/AmazonS3/latest/userguide/ErrorCodeBilling.html). Of a folder none are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     /// Objects put.
@@ -17,6 +18,8 @@ pub struct Requests {
     pub delete: u64,
     /// Lookups of an object's state.
     pub head: u64,
+    /// Requests of any kind that ended with a server error or without an answer, which are in none of the others.
+    pub failed: u64,
 }
 
 /// A kind of billed request.
@@ -30,15 +33,21 @@ pub(crate) enum Kind {
     Head,
 }
 
-/// Counts requests where they are sent; from any thread.
+/// Counts requests where they are sent; from any thread. The last count is of those that failed.
 #[cfg(feature = "s3")]
 #[derive(Debug, Default)]
-pub(crate) struct Meter([AtomicU64; 5]);
+pub(crate) struct Meter([AtomicU64; 6]);
+
+/// The place of the requests that failed.
+#[cfg(feature = "s3")]
+const FAILED: usize = 5;
 
 #[cfg(feature = "s3")]
 impl Meter {
-    pub(crate) fn count(&self, kind: Kind) {
-        self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+    /// Counts a request that was answered with this status, or not at all.
+    pub(crate) fn count(&self, kind: Kind, status: Option<u16>) {
+        let place = if status.is_some_and(|status| status < 500) { kind as usize } else { FAILED };
+        self.0[place].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn requests(&self) -> Requests {
@@ -49,6 +58,7 @@ impl Meter {
             list: of(Kind::List),
             delete: of(Kind::Delete),
             head: of(Kind::Head),
+            failed: self.0[FAILED].load(Ordering::Relaxed),
         }
     }
 }

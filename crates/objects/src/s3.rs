@@ -263,9 +263,9 @@ impl Remote for Bucket {
             return Ok(false);
         }
         let (Some(url), Some(client)) = (url, &self.client) else { return self.delete(key).map(|()| true) };
-        self.meter.count(Kind::Delete);
         // The client needs the runtime from its first step on.
         let sent = self.block_on(async { client.delete(url).send().await });
+        self.meter.count(Kind::Delete, sent.as_ref().ok().map(|answer| answer.status().as_u16()));
         // An address that is signed must not be shown.
         let status = sent.map_err(|error| Fault::Passing(error.without_url().into()))?.status();
         let said = || -> Source { format!("the server said {status}").into() };
@@ -310,10 +310,14 @@ impl HttpService for MeteredClient {
         'a: 'b,
         Self: 'b,
     {
-        if let Some(kind) = billed_kind(&request) {
-            self.meter.count(kind);
-        }
-        Box::pin(self.client.execute(request))
+        let (kind, answer) = (billed_kind(&request), self.client.execute(request));
+        Box::pin(async move {
+            let answer = answer.await;
+            if let Some(kind) = kind {
+                self.meter.count(kind, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
+            }
+            answer
+        })
     }
 }
 
@@ -426,7 +430,7 @@ mod tests {
         let (link, server) = served(vec![refused(), refused(), answer("200 OK", "ETag: \"1\"\r\n", "")]);
         link.put("packs/a", b"bytes").unwrap();
         server.join().unwrap();
-        assert_eq!(link.requests(), Requests { put: 3, ..Requests::default() });
+        assert_eq!(link.requests(), Requests { put: 1, failed: 2, ..Requests::default() });
     }
 
     #[test]

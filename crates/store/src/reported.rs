@@ -46,7 +46,7 @@ pub struct ReportRecord {
     pub dataset_reads: BTreeMap<String, DatasetReadsRecord>,
 }
 
-/// What was asked for of a dataset: billed requests, retries included, and the bytes that came.
+/// What was asked for of a dataset: billed requests, retries included, those that failed, and the bytes that came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetReadsRecord {
     /// Ranges of objects.
@@ -55,8 +55,16 @@ pub struct DatasetReadsRecord {
     pub head: u64,
     /// Pages of listings.
     pub list: u64,
+    /// Requests that ended with a server error or without an answer.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub failed: u64,
     /// Bytes that were fetched.
     pub bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+pub(crate) fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The state of a node's share of an attempt.

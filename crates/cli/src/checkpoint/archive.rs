@@ -145,10 +145,11 @@ pub(crate) fn tell_unfenced(archive: &Archive) {
 
 /// Tells how many requests were sent that a provider has prices for.
 pub(crate) fn tell_requests(archive: &Archive) {
-    let Requests { put, get, list, delete, head } = archive.requests();
-    if put + get + list + delete + head > 0 {
+    let Requests { put, get, list, delete, head, failed } = archive.requests();
+    if put + get + list + delete + head + failed > 0 {
+        let failed = if failed > 0 { format!(", and {failed} that failed") } else { String::new() };
         output::tell(&format!(
-            "requests sent: {put} put, {get} get, {list} list, {delete} delete, {head} head (measured)"
+            "requests sent: {put} put, {get} get, {list} list, {delete} delete, {head} head{failed} (measured)"
         ));
     }
 }

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use clap::Args;
 use gangline_base::Bytes;
-use gangline_data::{Cache, CacheOptions, Fetched, Holding, QUOTA_VARIABLE, QueueHolding, THREADS, cache_folder};
-use serde_json::json;
+use gangline_data::{
+    Cache, CacheOptions, Fetched, Holding, QUOTA_VARIABLE, QueueHolding, Requests, THREADS, cache_folder,
+};
+use serde_json::{Value, json};
 
 use super::{failure, progress};
 use crate::failure::Failure;
@@ -137,22 +139,23 @@ pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
     if args.verify {
         fetched.verify().map_err(|error| failure(&error))?;
     }
-    let requests = fetched.requests();
     if is_json {
         return output::json(&json!({
             "path": fetched.path(),
             "bytes": fetched.bytes(),
             "fetched_bytes": fetched.fetched(),
-            "requests": { "get": requests.get, "head": requests.head, "list": requests.list },
+            "requests": counts(&fetched),
             "kind": "measured",
         }));
     }
+    let Requests { get, head, list, failed, .. } = fetched.requests();
+    let failed = if failed > 0 { format!(", beside {failed} that failed") } else { String::new() };
     output::say(&format!(
-        "{} in {}, {} of it fetched now by {} requests (measured)",
+        "{} in {}, {} of it fetched now by {} requests{failed} (measured)",
         Bytes(fetched.bytes()),
         fetched.path().display(),
         Bytes(fetched.fetched()),
-        requests.get + requests.head + requests.list
+        get + head + list
     ))
 }
 
@@ -186,10 +189,15 @@ fn fetch_and_say(fetched: &Arc<Fetched>) -> Result<(), Failure> {
 
 /// What is said can be read as `execution::protocol::DatasetReads`.
 fn say_counts(fetched: &Fetched) {
-    let requests = fetched.requests();
-    let counts =
-        json!({ "get": requests.get, "head": requests.head, "list": requests.list, "bytes": fetched.fetched() });
-    let _ = output::json_line(&counts);
+    let mut said = counts(fetched);
+    said["bytes"] = fetched.fetched().into();
+    let _ = output::json_line(&said);
+}
+
+/// The requests that a dataset took.
+fn counts(fetched: &Fetched) -> Value {
+    let Requests { get, head, list, failed, .. } = fetched.requests();
+    json!({ "get": get, "head": head, "list": list, "failed": failed })
 }
 
 /// Refuses a dataset that is larger than the cache may become, or of which more is missing than the disk has.

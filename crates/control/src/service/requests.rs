@@ -9,7 +9,7 @@ use gangline_execution::protocol::DatasetReads;
 use gangline_execution::protocol::agent::DatasetFetched;
 use gangline_specs::config::{RequestPrice, Storage};
 use gangline_store::codec::{ClosedAttempt, DatasetRequests, FetchV1, RequestsMade};
-use gangline_store::model::JobRecord;
+use gangline_store::model::{DatasetReadsRecord, JobRecord};
 
 /// Returns the note on an attempt that has been booked; none if it asked for nothing.
 pub(super) fn requests_made(
@@ -23,7 +23,8 @@ pub(super) fn requests_made(
         closed.shares.iter().filter_map(|share| share.report.as_ref()).flat_map(|report| &report.dataset_reads)
     {
         let sum = sums.entry(address).or_default();
-        *sum = sum.and(DatasetReads { get: reads.get, head: reads.head, list: reads.list, bytes: reads.bytes });
+        let DatasetReadsRecord { get, head, list, failed, bytes } = *reads;
+        *sum = sum.and(DatasetReads { get, head, list, failed, bytes });
     }
     let reads: Vec<DatasetRequests> = sums.into_iter().map(|(address, reads)| priced(address, reads, prices)).collect();
     let first = booked.first().filter(|_| !reads.is_empty())?;
@@ -63,9 +64,10 @@ pub(super) fn requests_of_fetch(
     }
 }
 
-fn priced(address: &str, DatasetReads { get, head, list, bytes }: DatasetReads, prices: &Storage) -> DatasetRequests {
+fn priced(address: &str, reads: DatasetReads, prices: &Storage) -> DatasetRequests {
+    let DatasetReads { get, head, list, failed, bytes } = reads;
     let price = RequestPrice::of(&prices.requests, address).map(|price| rate(price).into());
-    DatasetRequests { address: address.to_owned(), get, head, list, bytes, price }
+    DatasetRequests { address: address.to_owned(), get, head, list, failed, bytes, price }
 }
 
 fn rate(price: &RequestPrice) -> RequestRate {

@@ -50,21 +50,27 @@ pub(super) fn plan(record: &JobRecord) -> Option<AgainstPlan> {
 
 /// Returns what the job asked for of datasets.
 pub(super) fn dataset_reads(record: &JobRecord) -> Vec<DatasetReads> {
-    let reads =
-        |(dataset, DatasetReadsRecord { get, head, list, bytes })| DatasetReads { dataset, get, head, list, bytes };
+    let reads = |(dataset, DatasetReadsRecord { get, head, list, failed, bytes })| DatasetReads {
+        dataset,
+        get,
+        head,
+        list,
+        failed,
+        bytes,
+    };
     record.dataset_reads().into_iter().map(reads).collect()
 }
 
 /// Adds what was asked for of a dataset while the job waited.
 pub(super) fn add_reads(all: &mut Vec<DatasetReads>, reads: DatasetRequests) {
-    let DatasetRequests { address, get, head, list, bytes, price: _ } = reads;
+    let DatasetRequests { address, get, head, list, failed, bytes, price: _ } = reads;
     match all.iter_mut().find(|known| known.dataset == address) {
         Some(known) => {
-            let pairs =
-                [(&mut known.get, get), (&mut known.head, head), (&mut known.list, list), (&mut known.bytes, bytes)];
-            pairs.into_iter().for_each(|(sum, more)| *sum = sum.saturating_add(more));
+            let requests = [(&mut known.get, get), (&mut known.head, head), (&mut known.list, list)];
+            let pairs = requests.into_iter().chain([(&mut known.failed, failed), (&mut known.bytes, bytes)]);
+            pairs.for_each(|(sum, more)| *sum = sum.saturating_add(more));
         }
-        None => all.push(DatasetReads { dataset: address, get, head, list, bytes }),
+        None => all.push(DatasetReads { dataset: address, get, head, list, failed, bytes }),
     }
 }
 

@@ -90,7 +90,7 @@ impl Fetched {
         self.fetched.load(Ordering::Relaxed)
     }
 
-    /// Billed requests that were sent for it by this program, retries included.
+    /// Requests that were sent for it by this program, retries included.
     #[must_use]
     pub fn requests(&self) -> Requests {
         self.place.requests()

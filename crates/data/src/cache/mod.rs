@@ -116,7 +116,7 @@ pub struct Holding {
     pub is_used: bool,
     /// The programs of this machine that use it now.
     pub programs: Vec<u32>,
-    /// Billed requests that it took.
+    /// Requests that it took, those that failed among them.
     pub requests: u64,
     /// Bytes that programs found here when each of them first wanted them, in 8 MiB.
     pub found: u64,

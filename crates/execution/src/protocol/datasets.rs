@@ -25,7 +25,7 @@ pub struct CachedDataset {
     pub bytes: u64,
 }
 
-/// What was asked for of a dataset: billed requests, retries included, and the bytes that came.
+/// What was asked for of a dataset: billed requests, retries included, those that failed, and the bytes that came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetReads {
     /// Ranges of objects.
@@ -37,6 +37,9 @@ pub struct DatasetReads {
     /// Pages of listings.
     #[serde(default)]
     pub list: u64,
+    /// Requests that ended with a server error (5xx) or without an answer, which nobody bills.
+    #[serde(default)]
+    pub failed: u64,
     /// Bytes that were fetched. What the cache held already isn't among them.
     #[serde(default)]
     pub bytes: u64,
@@ -46,24 +49,22 @@ impl DatasetReads {
     /// Returns the sums.
     #[must_use]
     pub fn and(self, other: DatasetReads) -> DatasetReads {
-        let DatasetReads { get, head, list, bytes } = other;
-        DatasetReads {
-            get: self.get.saturating_add(get),
-            head: self.head.saturating_add(head),
-            list: self.list.saturating_add(list),
-            bytes: self.bytes.saturating_add(bytes),
-        }
+        self.with(other, u64::saturating_add)
     }
 
     /// Returns the larger of each figure.
     #[must_use]
     pub fn or_more(self, other: DatasetReads) -> DatasetReads {
-        let DatasetReads { get, head, list, bytes } = other;
+        self.with(other, u64::max)
+    }
+
+    fn with(self, other: DatasetReads, act: fn(u64, u64) -> u64) -> DatasetReads {
         DatasetReads {
-            get: self.get.max(get),
-            head: self.head.max(head),
-            list: self.list.max(list),
-            bytes: self.bytes.max(bytes),
+            get: act(self.get, other.get),
+            head: act(self.head, other.head),
+            list: act(self.list, other.list),
+            failed: act(self.failed, other.failed),
+            bytes: act(self.bytes, other.bytes),
         }
     }
 }

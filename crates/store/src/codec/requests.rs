@@ -6,6 +6,7 @@ use gangline_base::{Bytes, JobId, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{VERSION_STORAGE, encode};
+use crate::reported::is_none;
 
 /// The requests of an attempt, or of a fetch for a job that waited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +52,9 @@ pub struct DatasetRequests {
     pub head: u64,
     /// LIST requests.
     pub list: u64,
+    /// Requests that failed, which nobody bills.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub failed: u64,
     /// Bytes that were read.
     pub bytes: u64,
     /// Their prices, if they have any.
@@ -131,6 +135,7 @@ mod tests {
             get: 9,
             head: 2,
             list: 1,
+            failed: 0,
             bytes: 4_096,
             price: Some(price.into()),
         };
@@ -143,9 +148,9 @@ mod tests {
             queue: "research".to_owned(),
             from: Timestamp::from_unix_nanos(5),
             to: Timestamp::from_unix_nanos(8),
-            reads: vec![reads.clone(), DatasetRequests { price: None, ..reads.clone() }],
+            reads: vec![reads.clone(), DatasetRequests { price: None, failed: 3, ..reads.clone() }],
         };
-        let written = r#"{"v":5,"body":{"requests_made":{"job":7,"attempt":2,"name":"gpt","user":"ada","queue":"research","from":5,"to":8,"reads":[{"address":"s3://corpus/c4","get":9,"head":2,"list":1,"bytes":4096,"price":{"per_thousand":400000,"per_unit":0,"unit":1000000000}},{"address":"s3://corpus/c4","get":9,"head":2,"list":1,"bytes":4096}]}}}"#;
+        let written = r#"{"v":5,"body":{"requests_made":{"job":7,"attempt":2,"name":"gpt","user":"ada","queue":"research","from":5,"to":8,"reads":[{"address":"s3://corpus/c4","get":9,"head":2,"list":1,"bytes":4096,"price":{"per_thousand":400000,"per_unit":0,"unit":1000000000}},{"address":"s3://corpus/c4","get":9,"head":2,"list":1,"failed":3,"bytes":4096}]}}}"#;
         assert_eq!(String::from_utf8_lossy(&made.encode()), written);
         let read = match decode_entry(written.as_bytes()) {
             Ok(Recorded::Noted(noted)) => *noted,

@@ -61,7 +61,7 @@ fn a_jobs_record_has_what_all_its_attempts_asked_for() {
         world.pass(Duration::from_secs(60));
         let now = world.now;
         let mut supervisor = Supervisor::new(&world.launch()[0], now);
-        let reads = DatasetReads { get: 3 * attempt, head: 1, list: 1, bytes: 100 };
+        let reads = DatasetReads { get: 3 * attempt, head: 1, list: 1, failed: attempt, bytes: 100 };
         supervisor.report.dataset_reads = [(C4.to_owned(), reads)].into();
         supervisor.runs(now).tell(&mut world);
         supervisor.tell(&mut world);
@@ -69,7 +69,7 @@ fn a_jobs_record_has_what_all_its_attempts_asked_for() {
         supervisor.ends(now, outcome).tell(&mut world);
         world.crash_and_restart();
     }
-    let expected = api::DatasetReads { dataset: C4.to_owned(), get: 9, head: 2, list: 2, bytes: 200 };
+    let expected = api::DatasetReads { dataset: C4.to_owned(), get: 9, head: 2, list: 2, failed: 3, bytes: 200 };
     assert_eq!(world.show(job).dataset_reads, [expected]);
 }
 
@@ -86,7 +86,7 @@ fn what_was_fetched_for_a_job_that_waited_is_in_its_record_once() {
         job: job.0,
         from,
         to: from + 7,
-        reads: DatasetReads { get: 5, head: 0, list: 1, bytes: 100 },
+        reads: DatasetReads { get: 5, head: 0, list: 1, failed: 0, bytes: 100 },
     };
     // The second one is of a clock that is an hour ahead.
     let ahead = from + 3_600_000_000_000;
@@ -96,7 +96,7 @@ fn what_was_fetched_for_a_job_that_waited_is_in_its_record_once() {
     // Its answer was lost, and it tells them again; no job pays for what it doesn't read, nor one that nobody knows.
     let others = vec![fetch(job, "s3://bucket/other", from), fetch(JobId(1), C4, from), fetch(JobId(99), C4, from)];
     world.agent_fetched("n1", [vec![fetch(job, C4, from), fetch(job, C4, ahead)], others].concat());
-    let reads = |get, list, bytes| api::DatasetReads { dataset: C4.to_owned(), get, head: 0, list, bytes };
+    let reads = |get, list, bytes| api::DatasetReads { dataset: C4.to_owned(), get, head: 0, list, failed: 0, bytes };
     world.pass(Duration::from_secs(1));
     assert_eq!(world.show(job).dataset_reads, [reads(10, 2, 200)]);
     assert_eq!(world.show(JobId(1)).dataset_reads, []);
