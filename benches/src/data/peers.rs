@@ -22,7 +22,7 @@ const PACKAGES: [&str; 10] = [
     "tqdm",
 ];
 /// Those that would bring along much more than they need here.
-const ALONE: [&str; 12] = [
+const ALONE: [&str; 14] = [
     "--no-deps",
     "litdata==0.2.76",
     "mosaicml-streaming==0.13.0",
@@ -30,6 +30,8 @@ const ALONE: [&str; 12] = [
     "botocore",
     "s3transfer",
     "jmespath",
+    "python-dateutil",
+    "six",
     "brotli",
     "python-snappy",
     "cramjam",
