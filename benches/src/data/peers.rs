@@ -30,7 +30,7 @@ const ALONE: [&str; 14] = [
     "botocore",
     "s3transfer",
     "jmespath",
-    "python-dateutil",
+    "python-dateutil<3",
     "six",
     "brotli",
     "python-snappy",
