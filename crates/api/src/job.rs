@@ -246,7 +246,7 @@ pub struct DatasetReads {
     pub head: u64,
     /// Pages of listings.
     pub list: u64,
-    /// Requests that ended with a server error (5xx) or without an answer, which nobody bills.
+    /// Requests that ended with a server error (5xx), which S3 doesn't bill, or without an answer.
     #[serde(default)]
     pub failed: u64,
     /// Bytes that were fetched.

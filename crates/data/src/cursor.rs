@@ -218,7 +218,7 @@ impl Cursor {
         block.samples.clone().map(move |sample| split.sample(sample))
     }
 
-    /// What `made` makes of each position: of its source and epoch, its order, and its sample in that.
+    /// Returns what `made` returns for each position, given its source and epoch, the order of that epoch, and the sample.
     fn made_at<T>(&self, positions: Range<u64>, made: impl Fn((usize, u64), &Order, u64) -> T) -> Vec<T> {
         let mut orders: Vec<Option<(u64, Order)>> = vec![None; self.counts.len()];
         let sample = |position| {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering,
 use memmap2::Mmap;
 
 const CACHE_LINE_BYTES: usize = 64;
-/// What of a range is fetched before it is read; the processor sees by itself that the rest follows.
+/// Bytes of a range that are prefetched; the processor prefetches by itself what follows them.
 const PREFETCHED_BYTES: usize = 1_024;
 
 /// What a thread reads now: the first address, the address behind the last, and the map's mark.

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The requests sent so far, each as often as it was sent: retries, pages of a listing and refusals (4xx) count
-/// too. Providers have a price for each kind, and none for server errors (5xx), which are counted apart ("Billing for Amazon S3
+/// too. Providers have a price for each kind. Server errors (5xx), for which S3 has none, are counted apart ("Billing for Amazon S3
 /// error responses", docs.aws.amazon.com/AmazonS3/latest/userguide/ErrorCodeBilling.html). Of a folder none are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
     Head,
 }
 
-/// Counts requests where they are sent; from any thread. The last count is of those that failed.
+/// Counts requests below the retries, once each is answered; from any thread. The last count is of those that failed.
 #[cfg(feature = "s3")]
 #[derive(Debug, Default)]
 pub(crate) struct Meter([AtomicU64; 6]);

@@ -130,12 +130,13 @@ fn opened(args: &SacctArgs) -> Result<(Box<dyn Read>, PathBuf), Failure> {
     Ok((Box::new(BufReader::new(file)), path.clone()))
 }
 
-/// Asks sacct for all jobs that ran since a time. Slurm takes times by its machine's clock, so the time is said as seconds ago.
+/// Asks sacct for all jobs that ran since a time. sacct reads times in its machine's time zone, so the time is given in seconds
+/// before now.
 fn ask(from: Option<Timestamp>) -> Result<Vec<u8>, Failure> {
     let ago = from.map_or(SECONDS_BACK, |from| output::now().since(from).as_secs());
     let mut sacct = Command::new("sacct");
     sacct.args(["--allusers", "--allocations", "--duplicates", "--parsable2"]).env("SLURM_TIME_FORMAT", "%s");
-    sacct.arg(format!("--starttime=now-{}", ago)).arg(format!("--format={}", COLUMNS.join(",")));
+    sacct.arg(format!("--starttime=now-{ago}")).arg(format!("--format={}", COLUMNS.join(",")));
     let hint = || format!("where sacct works, write a FILE by: {COMMAND}");
     let output = sacct.output().map_err(|error| Failure::local(format!("sacct can't be started: {error}"), hint()))?;
     if !output.status.success() {

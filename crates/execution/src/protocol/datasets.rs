@@ -37,7 +37,7 @@ pub struct DatasetReads {
     /// Pages of listings.
     #[serde(default)]
     pub list: u64,
-    /// Requests that ended with a server error (5xx) or without an answer, which nobody bills.
+    /// Requests that ended with a server error (5xx), which S3 doesn't bill, or without an answer.
     #[serde(default)]
     pub failed: u64,
     /// Bytes that were fetched. What the cache held already isn't among them.

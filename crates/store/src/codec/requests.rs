@@ -52,7 +52,7 @@ pub struct DatasetRequests {
     pub head: u64,
     /// LIST requests.
     pub list: u64,
-    /// Requests that failed, which nobody bills.
+    /// Requests that ended with a server error or without an answer; they have no price.
     #[serde(default, skip_serializing_if = "is_none")]
     pub failed: u64,
     /// Bytes that were read.
