@@ -33,6 +33,7 @@ pub(super) fn measure(peers: Option<&Peers>, part: &Path, bytes: &[u8], report: 
     (0..times).try_for_each(|_| file.write_all(bytes)).and_then(|()| file.sync_all()).context("write the tokens")?;
     let (mut blocks, mut global, mut disk, mut numpy, mut seconds) = (vec![], vec![], vec![], vec![], vec![]);
     for _ in 0..ROUNDS {
+        rustix::fs::sync();
         disk.extend(fio(&path)?);
         let before = processor_seconds();
         blocks.push(epoch(&path, Shuffle::default())?);

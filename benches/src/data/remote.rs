@@ -16,7 +16,7 @@ use gangline_data::{Cache, CacheOptions, Room, Source, THREADS, TokenType, Width
 
 use super::peers::Peers;
 use super::server::Server;
-use super::{BATCH, LENGTH, SAMPLE_BYTES, SHARE_MIN, loader, loader_of_rank, read_through};
+use super::{BATCH, LENGTH, SAMPLE_BYTES, SHARE_MIN, loader, loader_of_rank, read_through, settle};
 use crate::report::{Bar, Report, median};
 
 /// Bytes of a range that is asked for.
@@ -36,7 +36,8 @@ const RANKS: u32 = 2;
 
 pub(super) fn measure(folder: &Path, peers: Option<&Peers>, bytes: &[u8], report: &mut Report) -> Result<()> {
     report.section(
-        "Cold S3, a server in this process over loopback without TLS, 1 GiB in objects of 64 MiB (measured, medians of 3 rounds)",
+        "Cold S3, a server in this process over loopback without TLS, 1 GiB in objects of 64 MiB; each begins with 1.5 GiB of memory that \
+         the host has given (measured, medians of 3 rounds)",
     );
     let objects: BTreeMap<String, Vec<u8>> = bytes.chunks(OBJECT_BYTES).enumerate().map(named).collect();
     let ranges: usize = objects.values().map(|object| object.len().div_ceil(RANGE)).sum();
@@ -46,7 +47,9 @@ pub(super) fn measure(folder: &Path, peers: Option<&Peers>, bytes: &[u8], report
     let (mut ours, mut plain, mut asked) = (Vec::new(), Vec::new(), Vec::new());
     let mut theirs: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for _ in 0..ROUNDS {
+        settle(folder)?;
         plain.push(plain_reader(&address, &server)?);
+        settle(folder)?;
         let before = server.gets.load(Ordering::SeqCst);
         ours.push(epoch(folder, &address)?);
         asked.push((server.gets.load(Ordering::SeqCst) - before) as f64);
@@ -108,14 +111,23 @@ fn node(folder: &Path, objects: BTreeMap<String, Vec<u8>>, report: &mut Report) 
         "",
         Bar::None,
     );
+    drop((server, root));
     let (_far, address) = far.start();
+    let taken = (0..ROUNDS).map(|_| first_batch(folder, &address)).collect::<Result<Vec<_>>>()?;
+    let taken = Duration::from_secs_f64(median(taken));
+    report.time("the first batch of data that is 20 ms away, median of 3", taken, Some(FIRST_MAX + 2 * ROUND_TRIP));
+    Ok(())
+}
+
+/// Seconds to the first batch through an empty cache.
+fn first_batch(folder: &Path, address: &str) -> Result<f64> {
     let root = tempfile::tempdir_in(folder).context("make a folder")?;
+    settle(folder)?;
     let began = Instant::now();
-    let mut loader = loader(found(root.path(), &address)?, Shuffle::default())?;
+    let mut loader = loader(found(root.path(), address)?, Shuffle::default())?;
     let mut inputs = vec![0; BATCH * LENGTH * 8];
     loader.fill(&mut Room { width: Width::Int64, inputs: &mut inputs, labels: &mut [], positions: &mut [] })?;
-    report.time("the first batch of data that is 20 ms away", began.elapsed(), Some(FIRST_MAX + 2 * ROUND_TRIP));
-    Ok(())
+    Ok(began.elapsed().as_secs_f64())
 }
 
 fn loaded(count: &AtomicUsize) -> f64 {

@@ -74,7 +74,7 @@ pub struct CostGroup {
 pub struct CostLine {
     /// compute, communication, unreported, data_stall, checkpoint_stall, straggler_wait, restart, lost_work, idle_while_held,
     /// failed_run, idle_spare, idle_drained, idle_broken, others; storage_checkpoints, storage_logs, storage_platform;
-    /// and requests, list_requests, transfer.
+    /// and requests, list_requests, transfer, cross_region_transfer.
     #[schema(examples("compute"))]
     pub line: String,
     /// Device time.

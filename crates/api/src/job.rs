@@ -251,6 +251,12 @@ pub struct DatasetReads {
     pub failed: u64,
     /// Bytes that were fetched.
     pub bytes: u64,
+    /// Those of them that came from the region that the node is in, by the configuration.
+    #[serde(default)]
+    pub in_region_bytes: u64,
+    /// Those that came from another region. Of the rest, one of the two regions isn't known.
+    #[serde(default)]
+    pub cross_region_bytes: u64,
 }
 
 /// One allocation of a job.

@@ -169,6 +169,9 @@ fn failure(error: &Error) -> Failure {
         Error::Remote { url, .. } if url.starts_with("https://") => {
             "authorities whose certificates are trusted are this machine's, or those of the file that SSL_CERT_FILE names"
         }
+        Error::Remote { url, .. } if url.starts_with("http://") => {
+            "the server has to say an ETag or Last-Modified and to answer ranges, as nginx, Apache and Caddy do of files"
+        }
         Error::Remote { .. } => {
             "settings for S3 are those of AWS's own tools: AWS_REGION, AWS_ENDPOINT_URL, AWS_PROFILE and ~/.aws"
         }

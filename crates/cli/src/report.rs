@@ -89,12 +89,7 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     if let Some(folder) = job.checkpoint_path.as_ref().filter(|_| saved.count > 0) {
         writeln!(text, "               in {folder}")?;
     }
-    for reads in &job.dataset_reads {
-        let requests = reads.get + reads.head + reads.list;
-        let failed = if reads.failed > 0 { format!(", beside {} that failed", reads.failed) } else { String::new() };
-        let (fetched, dataset) = (Bytes(reads.bytes), &reads.dataset);
-        writeln!(text, "  data         {fetched} of {dataset} fetched by {requests} requests{failed} (measured)")?;
-    }
+    data(text, job)?;
     if let Some(metrics) = metrics(job) {
         writeln!(text, "  metrics      {metrics}")?;
     }
@@ -102,6 +97,24 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
         writeln!(text, "  alert        {alert}")?;
     }
     writeln!(text, "  faults       {} of at most {}", job.faults, job.max_faults)
+}
+
+/// Formats what the job asked for of each dataset.
+fn data(text: &mut String, job: &Job) -> std::fmt::Result {
+    for reads in &job.dataset_reads {
+        let requests = reads.get + reads.head + reads.list;
+        let failed = if reads.failed > 0 { format!(", beside {} that failed", reads.failed) } else { String::new() };
+        let (fetched, dataset) = (Bytes(reads.bytes), &reads.dataset);
+        let across = match Bytes(reads.cross_region_bytes) {
+            Bytes(0) => String::new(),
+            across => format!(", {across} of it from another region"),
+        };
+        writeln!(
+            text,
+            "  data         {fetched} of {dataset} fetched by {requests} requests{failed}{across} (measured)"
+        )?;
+    }
+    Ok(())
 }
 
 /// Formats the last values of the metrics that the job's program named, the first few of them.

@@ -67,8 +67,9 @@ pub(crate) fn reported(report: Report) -> Reported {
     Reported { attempt, node, report, samples_from, samples: samples.into_iter().map(sample_record).collect() }
 }
 
-fn reads_record(DatasetReads { get, head, list, failed, bytes }: DatasetReads) -> DatasetReadsRecord {
-    DatasetReadsRecord { get, head, list, failed, bytes }
+/// Where they came from isn't known to who reports.
+pub(crate) fn reads_record(DatasetReads { get, head, list, failed, bytes }: DatasetReads) -> DatasetReadsRecord {
+    DatasetReadsRecord { get, head, list, failed, bytes, ..DatasetReadsRecord::default() }
 }
 
 fn state_record(state: NodeState) -> ShareStateRecord {

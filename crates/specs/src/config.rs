@@ -35,6 +35,7 @@ mod limits;
 mod preemption;
 mod prices;
 mod queues;
+mod regions;
 mod request_prices;
 mod reservations;
 mod retention;
@@ -49,6 +50,7 @@ pub use artifacts::Artifacts;
 pub use budgets::{Budget, BudgetOf, WhenSpent};
 pub use export::{Otlp, Receiver};
 pub use prices::{Prices, agree_on_prices};
+pub use regions::Regions;
 pub use request_prices::RequestPrice;
 pub use retention::{MetricRetention, Retention};
 pub use smtp::{Smtp, SmtpSecurity};
@@ -208,6 +210,7 @@ struct FileV1 {
     topology_file: Option<String>,
     alerts_file: Option<String>,
     journal: Option<PathBuf>,
+    region: Option<String>,
     #[serde(default)]
     inherit: Vec<String>,
     launcher: Option<toml::Table>,
@@ -263,6 +266,7 @@ struct NodeV1 {
     pod: Option<String>,
     links_file: Option<String>,
     address: Option<String>,
+    region: Option<String>,
     price_per_accelerator_hour: Option<String>,
 }
 
@@ -288,10 +292,14 @@ impl Config {
             return Err(ConfigError::TooManyNodes { count: file.node.len() });
         }
         let mut nodes: Vec<NodeConfig> = Vec::with_capacity(file.node.len());
-        for written in file.node {
+        let others = file.region.map(regions::name).transpose().map_err(in_table("region"))?;
+        let mut regions = Regions { others, ..Regions::default() };
+        for mut written in file.node {
             let name = written.name.clone();
             let refused = |message: String| ConfigError::Node { node: name.clone(), message };
+            let region = written.region.take().map(regions::name).transpose().map_err(refused)?;
             let node = NodeConfig::try_from(written).map_err(refused)?;
+            regions.nodes.extend(region.map(|region| (node.name.clone(), region)));
             nodes.push(node);
         }
         check(&nodes)?;
@@ -312,7 +320,7 @@ impl Config {
         sharing.aliases = file.sbatch.read();
         let limits = file.limits.read().map_err(in_table("limits"))?;
         let retention = file.retention.read().map_err(in_table("retention"))?;
-        let storage = file.storage.read().map_err(in_table("storage"))?;
+        let storage = file.storage.read(regions).map_err(in_table("storage"))?;
         let artifacts = file.artifacts.read().map_err(in_table("artifacts"))?;
         let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
         let smtp = smtp.map_err(in_table("smtp"))?;

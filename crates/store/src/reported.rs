@@ -60,6 +60,28 @@ pub struct DatasetReadsRecord {
     pub failed: u64,
     /// Bytes that were fetched.
     pub bytes: u64,
+    /// Those of them that came from the region that the node is in.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub in_region_bytes: u64,
+    /// Those that came from another region. Of the rest, one of the two regions isn't known.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub cross_region_bytes: u64,
+}
+
+impl DatasetReadsRecord {
+    /// Returns the sums.
+    #[must_use]
+    pub const fn and(self, other: DatasetReadsRecord) -> DatasetReadsRecord {
+        DatasetReadsRecord {
+            get: self.get.saturating_add(other.get),
+            head: self.head.saturating_add(other.head),
+            list: self.list.saturating_add(other.list),
+            failed: self.failed.saturating_add(other.failed),
+            bytes: self.bytes.saturating_add(other.bytes),
+            in_region_bytes: self.in_region_bytes.saturating_add(other.in_region_bytes),
+            cross_region_bytes: self.cross_region_bytes.saturating_add(other.cross_region_bytes),
+        }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]

@@ -166,8 +166,7 @@ impl<K: Ord> Biller<K> {
         }
         let [before, after] = [period.0, period.1].map(|at| requests.until(at, (from, to)));
         let group = self.bill.groups.entry(key).or_default();
-        for ((line, before), after) in [Line::Requests, Line::Lists, Line::Transfer].into_iter().zip(before).zip(after)
-        {
+        for ((line, before), after) in Requests::LINES.into_iter().zip(before).zip(after) {
             group.lines.add(line, after - before);
         }
     }

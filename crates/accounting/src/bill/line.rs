@@ -41,13 +41,15 @@ pub enum Line {
     Requests,
     /// Object storage was asked for lists of objects.
     Lists,
-    /// Bytes of datasets were read from object storage.
+    /// Bytes of datasets were read from object storage in the node's region, or in one that isn't known.
     Transfer,
+    /// Bytes of datasets were read from object storage in another region.
+    CrossRegionTransfer,
 }
 
 impl Line {
     /// All lines, in the order in which a bill shows them.
-    pub const ALL: [Line; 20] = [
+    pub const ALL: [Line; 21] = [
         Line::Held(Bucket::Compute),
         Line::Held(Bucket::Communication),
         Line::Held(Bucket::Unreported),
@@ -68,6 +70,7 @@ impl Line {
         Line::Requests,
         Line::Lists,
         Line::Transfer,
+        Line::CrossRegionTransfer,
     ];
 
     /// Returns the place in [`Line::ALL`].
@@ -93,6 +96,7 @@ impl Line {
             Line::Requests => 17,
             Line::Lists => 18,
             Line::Transfer => 19,
+            Line::CrossRegionTransfer => 20,
         }
     }
 
@@ -113,6 +117,7 @@ impl Line {
             Line::Requests => "requests",
             Line::Lists => "list_requests",
             Line::Transfer => "transfer",
+            Line::CrossRegionTransfer => "cross_region_transfer",
         }
     }
 
@@ -134,7 +139,7 @@ impl Line {
         match self {
             Line::Stored(_) => Unit::ByteTime,
             Line::Requests | Line::Lists => Unit::Requests,
-            Line::Transfer => Unit::Bytes,
+            Line::Transfer | Line::CrossRegionTransfer => Unit::Bytes,
             _ => Unit::DeviceTime,
         }
     }

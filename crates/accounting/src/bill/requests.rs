@@ -2,7 +2,7 @@
 
 use gangline_base::{Bytes, Money, Timestamp};
 
-use super::line::Amount;
+use super::line::{Amount, Line};
 
 /// Prices of requests are for so many.
 const THOUSAND: i128 = 1_000;
@@ -16,6 +16,8 @@ pub struct RequestRate {
     pub per_thousand_lists: Option<Money>,
     /// What `unit` of read bytes costs.
     pub per_unit: Option<Money>,
+    /// What it costs where the bytes come from another region than the node's.
+    pub per_unit_across: Option<Money>,
     /// The unit: a GB or a GiB. Never 0.
     pub unit: Bytes,
 }
@@ -24,7 +26,13 @@ impl RequestRate {
     /// Returns the prices of a store without any.
     #[must_use]
     pub const fn none() -> RequestRate {
-        RequestRate { per_thousand: None, per_thousand_lists: None, per_unit: None, unit: Bytes(1) }
+        RequestRate {
+            per_thousand: None,
+            per_thousand_lists: None,
+            per_unit: None,
+            per_unit_across: None,
+            unit: Bytes(1),
+        }
     }
 }
 
@@ -36,16 +44,21 @@ pub struct Requests {
     pub plain: u64,
     /// LIST requests.
     pub lists: u64,
-    /// Bytes that were read.
+    /// Bytes that were read in the node's region, or in one that isn't known.
     pub bytes: Bytes,
+    /// Bytes that were read from another region.
+    pub cross_region_bytes: Bytes,
     /// Their prices.
     pub rate: RequestRate,
 }
 
 impl Requests {
-    /// Returns requests, lists and bytes of the time up to `at`. Amounts of adjoining periods are differences of these, so that they sum
+    /// The lines that they are in.
+    pub(super) const LINES: [Line; 4] = [Line::Requests, Line::Lists, Line::Transfer, Line::CrossRegionTransfer];
+
+    /// Returns the amounts of [`Requests::LINES`] of the time up to `at`. Amounts of adjoining periods are differences of these, so that they sum
     /// exactly.
-    pub(super) fn until(&self, at: Timestamp, (from, to): (Timestamp, Timestamp)) -> [Amount; 3] {
+    pub(super) fn until(&self, at: Timestamp, (from, to): (Timestamp, Timestamp)) -> [Amount; 4] {
         let (length, passed) = (to.since(from).as_nanos(), at.since(from).as_nanos());
         let reached = |count: u64| {
             let reached =
@@ -54,8 +67,10 @@ impl Requests {
         };
         let plain = amount(reached(self.plain), self.rate.per_thousand, THOUSAND);
         let lists = amount(reached(self.lists), self.rate.per_thousand_lists, THOUSAND);
-        let moved = amount(reached(self.bytes.0), self.rate.per_unit, i128::from(self.rate.unit.0.max(1)));
-        [plain, lists, moved]
+        let unit = i128::from(self.rate.unit.0.max(1));
+        let moved = amount(reached(self.bytes.0), self.rate.per_unit, unit);
+        let moved_across = amount(reached(self.cross_region_bytes.0), self.rate.per_unit_across, unit);
+        [plain, lists, moved, moved_across]
     }
 }
 
@@ -77,14 +92,20 @@ mod tests {
         Some(text.parse().expect("a price"))
     }
 
-    /// S3's prices of us-east-1: $0.0004 for 1,000 GETs, $0.005 for 1,000 LISTs, and $0.09 for a GB that leaves (aws.amazon.com/s3/pricing).
+    /// S3's prices of us-east-1: $0.0004 for 1,000 GETs, $0.005 for 1,000 LISTs, $0.09 for a GB that leaves, and $0.02 for one that goes
+    /// to another region (aws.amazon.com/s3/pricing).
     fn s3() -> RequestRate {
         RequestRate {
             per_thousand: money("0.0004"),
             per_thousand_lists: money("0.005"),
             per_unit: money("0.09"),
+            per_unit_across: money("0.02"),
             unit: Bytes(1_000_000_000),
         }
+    }
+
+    fn nothing() -> Requests {
+        Requests { plain: 0, lists: 0, bytes: Bytes(0), cross_region_bytes: Bytes(0), rate: RequestRate::none() }
     }
 
     fn at(seconds: u64) -> Timestamp {
@@ -95,7 +116,7 @@ mod tests {
     fn a_petabyte_in_small_objects_costs_forty_times_that_in_large_ones() {
         let cost = |object_bytes: u64| {
             let plain = 1_000_000_000_000_000 / object_bytes;
-            let requests = Requests { plain, lists: 0, bytes: Bytes(0), rate: s3() };
+            let requests = Requests { plain, rate: s3(), ..nothing() };
             requests.until(at(1), (at(0), at(1)))[0].money().to_string()
         };
         assert_eq!([cost(4_000_000), cost(100_000)], ["$100.00", "$4000.00"]);
@@ -103,14 +124,15 @@ mod tests {
 
     #[test]
     fn any_division_of_the_time_sums_to_the_whole() {
-        let requests = Requests { plain: 1_234_567, lists: 89, bytes: Bytes(98_765_432_109), rate: s3() };
+        let (bytes, cross_region_bytes) = (Bytes(98_765_432_109), Bytes(7_000_000_001));
+        let requests = Requests { plain: 1_234_567, lists: 89, bytes, cross_region_bytes, rate: s3() };
         let held = (at(10), at(110));
         let whole = requests.until(at(1_000), held);
-        assert_eq!(whole.map(|amount| amount.quantity), [1_234_567, 89, 98_765_432_109]);
-        assert_eq!(whole.map(|amount| amount.cost), [493_826_800, 445_000, 8_888_888_889]);
+        assert_eq!(whole.map(|amount| amount.quantity), [1_234_567, 89, 98_765_432_109, 7_000_000_001]);
+        assert_eq!(whole.map(|amount| amount.cost), [493_826_800, 445_000, 8_888_888_889, 140_000_000]);
         let mut before = requests.until(at(0), held);
-        assert_eq!(before, [Amount::default(); 3], "nothing has begun");
-        let mut sums = [Amount::default(); 3];
+        assert_eq!(before, [Amount::default(); 4], "nothing has begun");
+        let mut sums = [Amount::default(); 4];
         for second in 0..200 {
             let reached = requests.until(at(second), held);
             for (sum, (now, then)) in sums.iter_mut().zip(reached.iter().zip(before)) {
@@ -124,9 +146,9 @@ mod tests {
     #[test]
     fn what_has_no_price_is_not_free() {
         let rate = RequestRate { per_thousand: money("0.4"), ..RequestRate::none() };
-        let requests = Requests { plain: 1_000, lists: 7, bytes: Bytes(5), rate };
+        let requests = Requests { plain: 1_000, lists: 7, bytes: Bytes(5), cross_region_bytes: Bytes(6), rate };
         let amounts = requests.until(at(1), (at(0), at(1)));
         let found = amounts.map(|amount| (amount.quantity, amount.unpriced, amount.cost));
-        assert_eq!(found, [(1_000, 0, 400_000_000), (7, 7, 0), (5, 5, 0)]);
+        assert_eq!(found, [(1_000, 0, 400_000_000), (7, 7, 0), (5, 5, 0), (6, 6, 0)]);
     }
 }

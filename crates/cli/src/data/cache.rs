@@ -211,7 +211,9 @@ fn refuse_too_large(cache: &Cache, found: &Fetched, args: &WarmArgs) -> Result<(
         Failure::local(message, "make room, or leave --fits out: copies used longest ago then make room for it")
     };
     if let Some(limit) = cache.bytes_max().filter(|limit| bytes > *limit) {
-        return Err(refused(format!("the cache may take {}", Bytes(limit))));
+        let whose =
+            if args.place.cache_limit == Some(limit) { "the cache may take" } else { "its queue may have there" };
+        return Err(refused(format!("{whose} {}", Bytes(limit))));
     }
     let free = cache.free_bytes().map_err(|error| failure(&error))?;
     // Other programs want room as well.

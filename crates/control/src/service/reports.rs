@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Reply;
+use super::requests::related;
 use super::troubles::Kind;
 use crate::bound::bound;
 use crate::notice::leaves_at;
@@ -124,8 +125,11 @@ impl Actor {
         let (Some((node, index)), Some(name)) = (place, name) else { return said.stale() };
         let findings = self.new_findings((job, index), &report);
         let cache = report.cache.take();
-        let Some(new) = self.records.get_mut(&job).and_then(|record| record.take_report(index, reported(report)))
-        else {
+        let mut reported = reported(report);
+        for (address, reads) in &mut reported.report.dataset_reads {
+            *reads = related(&self.options.storage, &name, address, *reads);
+        }
+        let Some(new) = self.records.get_mut(&job).and_then(|record| record.take_report(index, reported)) else {
             return said.stale();
         };
         if !new.samples.is_empty() {

@@ -66,7 +66,7 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
         progress: parts::progress(record),
         plan: parts::plan(record),
         checkpoints: parts::checkpoints(record.checkpoints),
-        dataset_reads: parts::dataset_reads(record),
+        dataset_reads: parts::dataset_reads(record, std::iter::empty()),
         budget: record.budget.as_ref().map(budget),
         sweep: sweep_point(record, value_bytes_max),
         notifies: notifies(record),

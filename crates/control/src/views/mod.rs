@@ -97,7 +97,7 @@ impl Views {
         let Some((record, booked)) = self.reader.job(id)? else { return Ok(None) };
         let mut job = job::to_api(&self.folder, &record, &booked, job::Texts::Whole);
         let fetches = self.reader.requests_of(id)?.into_iter().filter(|made| made.fetch.is_some());
-        fetches.flat_map(|made| made.reads).for_each(|reads| parts::add_reads(&mut job.dataset_reads, reads));
+        job.dataset_reads = parts::dataset_reads(&record, fetches.flat_map(|made| made.reads));
         Ok(Some(job))
     }
 

@@ -48,30 +48,18 @@ pub(super) fn plan(record: &JobRecord) -> Option<AgainstPlan> {
     Some(plan.with_rate(record.progress.tokens_per_second, accelerators))
 }
 
-/// Returns what the job asked for of datasets.
-pub(super) fn dataset_reads(record: &JobRecord) -> Vec<DatasetReads> {
-    let reads = |(dataset, DatasetReadsRecord { get, head, list, failed, bytes })| DatasetReads {
-        dataset,
-        get,
-        head,
-        list,
-        failed,
-        bytes,
-    };
-    record.dataset_reads().into_iter().map(reads).collect()
-}
-
-/// Adds what was asked for of a dataset while the job waited.
-pub(super) fn add_reads(all: &mut Vec<DatasetReads>, reads: DatasetRequests) {
-    let DatasetRequests { address, get, head, list, failed, bytes, price: _ } = reads;
-    match all.iter_mut().find(|known| known.dataset == address) {
-        Some(known) => {
-            let requests = [(&mut known.get, get), (&mut known.head, head), (&mut known.list, list)];
-            let pairs = requests.into_iter().chain([(&mut known.failed, failed), (&mut known.bytes, bytes)]);
-            pairs.for_each(|(sum, more)| *sum = sum.saturating_add(more));
-        }
-        None => all.push(DatasetReads { dataset: address, get, head, list, failed, bytes }),
+/// Returns what the job asked for of datasets: its attempts, and fetches while it waited.
+pub(super) fn dataset_reads(record: &JobRecord, fetched: impl Iterator<Item = DatasetRequests>) -> Vec<DatasetReads> {
+    let mut sums = record.dataset_reads();
+    for DatasetRequests { address, reads, price: _ } in fetched {
+        let sum = sums.entry(address).or_default();
+        *sum = sum.and(reads);
     }
+    let converted = |(dataset, reads)| {
+        let DatasetReadsRecord { get, head, list, failed, bytes, in_region_bytes, cross_region_bytes } = reads;
+        DatasetReads { dataset, get, head, list, failed, bytes, in_region_bytes, cross_region_bytes }
+    };
+    sums.into_iter().map(converted).collect()
 }
 
 pub(super) fn checkpoints(checkpoints: CheckpointsRecord) -> Checkpoints {

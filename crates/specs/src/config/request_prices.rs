@@ -3,6 +3,8 @@
 use gangline_base::{Bytes, Money};
 use serde::Deserialize;
 
+use super::regions;
+
 /// The most prices.
 const PRICES_MAX: usize = 1_000;
 /// The highest price of a thousand requests, or of a GB or GiB: above any real one.
@@ -19,8 +21,12 @@ pub struct RequestPrice {
     pub per_thousand_lists: Option<Money>,
     /// What `unit` of read bytes costs.
     pub per_unit: Option<Money>,
+    /// What `unit` of bytes costs that are read in another region.
+    pub per_unit_across: Option<Money>,
     /// The unit: a GB or a GiB.
     pub unit: Bytes,
+    /// The region that the objects are in, if it is known.
+    pub region: Option<String>,
 }
 
 impl RequestPrice {
@@ -43,6 +49,9 @@ pub(super) struct RequestPriceV1 {
     usd_per_1000_lists: Option<String>,
     usd_per_gb: Option<String>,
     usd_per_gib: Option<String>,
+    usd_per_gb_across_regions: Option<String>,
+    usd_per_gib_across_regions: Option<String>,
+    region: Option<String>,
 }
 
 /// Returns the prices; an error says which one is invalid.
@@ -69,21 +78,27 @@ impl RequestPriceV1 {
                 "`address` has to be that of a remote dataset, or the beginning of one, such as s3://corpus".to_owned()
             );
         }
-        let (key, per_unit, unit) = match (self.usd_per_gb, self.usd_per_gib) {
-            (Some(_), Some(_)) => {
-                return Err("write one of `usd_per_gb` (10^9 bytes) and `usd_per_gib` (2^30)".to_owned());
-            }
-            (None, Some(text)) => ("usd_per_gib", Some(text), 1 << 30),
-            (text, None) => ("usd_per_gb", text, 1_000_000_000),
+        let (of_gb, of_gib) =
+            ((self.usd_per_gb, self.usd_per_gb_across_regions), (self.usd_per_gib, self.usd_per_gib_across_regions));
+        let (keys, (per_unit, across), unit) = match (of_gb, of_gib) {
+            (of_gb, (None, None)) => (["usd_per_gb", "usd_per_gb_across_regions"], of_gb, 1_000_000_000),
+            ((None, None), of_gib) => (["usd_per_gib", "usd_per_gib_across_regions"], of_gib, 1 << 30),
+            _ => return Err("write prices of bytes for a GB (10^9 bytes) or for a GiB (2^30), not for both".to_owned()),
         };
+        if across.is_some() && self.region.is_none() {
+            return Err(format!("`{}` needs the `region` that the objects are in", keys[1]));
+        }
         let read = RequestPrice {
             address: self.address,
             per_thousand: money("usd_per_1000", self.usd_per_1000)?,
             per_thousand_lists: money("usd_per_1000_lists", self.usd_per_1000_lists)?,
-            per_unit: money(key, per_unit)?,
+            per_unit: money(keys[0], per_unit)?,
+            per_unit_across: money(keys[1], across)?,
             unit: Bytes(unit),
+            region: self.region.map(regions::name).transpose()?,
         };
-        if [read.per_thousand, read.per_thousand_lists, read.per_unit].iter().all(Option::is_none) {
+        let prices = [read.per_thousand, read.per_thousand_lists, read.per_unit, read.per_unit_across];
+        if prices.iter().all(Option::is_none) && read.region.is_none() {
             let keys = "`usd_per_1000` (GET and HEAD), `usd_per_1000_lists`, `usd_per_gb` or `usd_per_gib`";
             return Err(format!("there is no price: write {keys}"));
         }
@@ -130,7 +145,11 @@ mod tests {
         let of_corpus = |rest: &str| refused(&format!("address = 's3://corpus'\n{rest}"));
         assert!(refused("address = 'corpus'\nusd_per_1000 = '1'").contains("`address` has to be"));
         assert!(of_corpus("").ends_with("`usd_per_gb` or `usd_per_gib`"));
-        assert!(of_corpus("usd_per_gb = '1'\nusd_per_gib = '1'").contains("write one of"));
+        assert!(of_corpus("usd_per_gb = '1'\nusd_per_gib = '1'").contains("for a GB (10^9 bytes) or for a GiB"));
+        assert!(of_corpus("usd_per_gb_across_regions = '1'\nusd_per_gib = '1'").contains("not for both"));
+        let needed = "`usd_per_gb_across_regions` needs the `region`";
+        assert!(of_corpus("usd_per_gb_across_regions = '1'").contains(needed));
+        assert!(of_corpus("region = 'over there'").contains("the region \"over there\""));
         assert!(of_corpus("usd_per_1000 = 'much'").contains("the prices of requests to s3://corpus: `usd_per_1000`: "));
         assert!(of_corpus("usd_per_1000_lists = '-1'").contains("`usd_per_1000_lists`: "));
         assert!(of_corpus("usd_per_1000 = '101'").contains("`usd_per_1000` has to be at most"));

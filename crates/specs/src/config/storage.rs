@@ -6,6 +6,7 @@ use std::time::Duration;
 use gangline_base::{Bytes, Money};
 use serde::Deserialize;
 
+use super::regions::Regions;
 use super::request_prices::{self, RequestPrice, RequestPriceV1};
 use crate::jobfile::parse_age;
 
@@ -29,8 +30,10 @@ pub struct Storage {
     pub measure_every: Option<Duration>,
     /// The prices, by folder.
     pub prices: Vec<FolderPrice>,
-    /// What requests to object storage cost.
+    /// What requests to object storage cost, and where the objects are.
     pub requests: Vec<RequestPrice>,
+    /// Where the nodes are that read them.
+    pub regions: Regions,
 }
 
 /// The price of what lies in a folder.
@@ -48,7 +51,7 @@ pub struct FolderPrice {
 
 impl Default for Storage {
     fn default() -> Self {
-        Storage { measure_every: Some(EVERY), prices: Vec::new(), requests: Vec::new() }
+        Storage { measure_every: Some(EVERY), prices: Vec::new(), requests: Vec::new(), regions: Regions::default() }
     }
 }
 
@@ -82,7 +85,7 @@ struct FolderPriceV1 {
 
 impl StorageV1 {
     /// Returns the prices; an error says which one is invalid.
-    pub(super) fn read(self) -> Result<Storage, String> {
+    pub(super) fn read(self, regions: Regions) -> Result<Storage, String> {
         let measure_every = match self.measure_every.as_deref() {
             None => Some(EVERY),
             Some(NEVER) => None,
@@ -105,7 +108,7 @@ impl StorageV1 {
             }
             prices.push(written.read().map_err(refused)?);
         }
-        Ok(Storage { measure_every, prices, requests: request_prices::read(self.requests)? })
+        Ok(Storage { measure_every, prices, requests: request_prices::read(self.requests)?, regions })
     }
 }
 

@@ -6,7 +6,7 @@ use gangline_base::{Bytes, JobId, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{VERSION_STORAGE, encode};
-use crate::reported::is_none;
+use crate::reported::DatasetReadsRecord;
 
 /// The requests of an attempt, or of a fetch for a job that waited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,17 +46,9 @@ pub struct FetchV1 {
 pub struct DatasetRequests {
     /// Its address.
     pub address: String,
-    /// GET requests.
-    pub get: u64,
-    /// HEAD requests.
-    pub head: u64,
-    /// LIST requests.
-    pub list: u64,
-    /// Requests that ended with a server error or without an answer; they have no price.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub failed: u64,
-    /// Bytes that were read.
-    pub bytes: u64,
+    /// The requests, and the bytes that came; those that failed have no price.
+    #[serde(flatten)]
+    pub reads: DatasetReadsRecord,
     /// Their prices, if they have any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<RequestRateV1>,
@@ -74,13 +66,17 @@ pub struct RequestRateV1 {
     /// What the unit of read bytes costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_unit: Option<Money>,
+    /// What it costs where the bytes come from another region.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_unit_across: Option<Money>,
     /// The unit.
     pub unit: Bytes,
 }
 
 impl From<RequestRate> for RequestRateV1 {
-    fn from(RequestRate { per_thousand, per_thousand_lists, per_unit, unit }: RequestRate) -> RequestRateV1 {
-        RequestRateV1 { per_thousand, per_thousand_lists, per_unit, unit }
+    fn from(rate: RequestRate) -> RequestRateV1 {
+        let RequestRate { per_thousand, per_thousand_lists, per_unit, per_unit_across, unit } = rate;
+        RequestRateV1 { per_thousand, per_thousand_lists, per_unit, per_unit_across, unit }
     }
 }
 
@@ -89,11 +85,17 @@ impl DatasetRequests {
     #[must_use]
     pub fn requests(&self) -> Requests {
         let rate = self.price.map_or_else(RequestRate::none, |price| {
-            let RequestRateV1 { per_thousand, per_thousand_lists, per_unit, unit } = price;
-            RequestRate { per_thousand, per_thousand_lists, per_unit, unit }
+            let RequestRateV1 { per_thousand, per_thousand_lists, per_unit, per_unit_across, unit } = price;
+            RequestRate { per_thousand, per_thousand_lists, per_unit, per_unit_across, unit }
         });
-        let plain = self.get.saturating_add(self.head);
-        Requests { plain, lists: self.list, bytes: Bytes(self.bytes), rate }
+        let DatasetReadsRecord { get, head, list, bytes, cross_region_bytes, .. } = self.reads;
+        Requests {
+            plain: get.saturating_add(head),
+            lists: list,
+            bytes: Bytes(bytes.saturating_sub(cross_region_bytes)),
+            cross_region_bytes: Bytes(cross_region_bytes),
+            rate,
+        }
     }
 }
 
@@ -132,13 +134,11 @@ mod tests {
         };
         let reads = DatasetRequests {
             address: "s3://corpus/c4".to_owned(),
-            get: 9,
-            head: 2,
-            list: 1,
-            failed: 0,
-            bytes: 4_096,
+            reads: DatasetReadsRecord { get: 9, head: 2, list: 1, bytes: 4_096, ..DatasetReadsRecord::default() },
             price: Some(price.into()),
         };
+        let elsewhere = DatasetReadsRecord { failed: 3, in_region_bytes: 96, cross_region_bytes: 4_000, ..reads.reads };
+        let elsewhere = DatasetRequests { price: None, reads: elsewhere, ..reads.clone() };
         let made = RequestsMade {
             job: JobId(7),
             attempt: 2,
@@ -148,9 +148,9 @@ mod tests {
             queue: "research".to_owned(),
             from: Timestamp::from_unix_nanos(5),
             to: Timestamp::from_unix_nanos(8),
-            reads: vec![reads.clone(), DatasetRequests { price: None, failed: 3, ..reads.clone() }],
+            reads: vec![reads.clone(), elsewhere.clone()],
         };
-        let written = r#"{"v":5,"body":{"requests_made":{"job":7,"attempt":2,"name":"gpt","user":"ada","queue":"research","from":5,"to":8,"reads":[{"address":"s3://corpus/c4","get":9,"head":2,"list":1,"bytes":4096,"price":{"per_thousand":400000,"per_unit":0,"unit":1000000000}},{"address":"s3://corpus/c4","get":9,"head":2,"list":1,"failed":3,"bytes":4096}]}}}"#;
+        let written = r#"{"v":5,"body":{"requests_made":{"job":7,"attempt":2,"name":"gpt","user":"ada","queue":"research","from":5,"to":8,"reads":[{"address":"s3://corpus/c4","get":9,"head":2,"list":1,"bytes":4096,"price":{"per_thousand":400000,"per_unit":0,"unit":1000000000}},{"address":"s3://corpus/c4","get":9,"head":2,"list":1,"failed":3,"bytes":4096,"in_region_bytes":96,"cross_region_bytes":4000}]}}}"#;
         assert_eq!(String::from_utf8_lossy(&made.encode()), written);
         let read = match decode_entry(written.as_bytes()) {
             Ok(Recorded::Noted(noted)) => *noted,
@@ -161,6 +161,9 @@ mod tests {
         let fetch = RequestsMade { attempt: 0, fetch: Some(fetch), reads: Vec::new(), ..made };
         let written = r#"{"v":5,"body":{"requests_made":{"job":7,"attempt":0,"fetch":{"node":"n1","began":4},"name":"gpt","user":"ada","queue":"research","from":5,"to":8,"reads":[]}}}"#;
         assert_eq!((String::from_utf8_lossy(&fetch.encode()).as_ref(), fetch.place().as_str()), (written, "n1 4"));
-        assert_eq!(reads.requests(), Requests { plain: 11, lists: 1, bytes: Bytes(4_096), rate: price });
+        let expected = Requests { plain: 11, lists: 1, bytes: Bytes(4_096), cross_region_bytes: Bytes(0), rate: price };
+        assert_eq!(reads.requests(), expected);
+        let requests = elsewhere.requests();
+        assert_eq!((requests.bytes, requests.cross_region_bytes), (Bytes(96), Bytes(4_000)));
     }
 }

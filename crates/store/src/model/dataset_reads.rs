@@ -29,9 +29,7 @@ fn add(sums: &mut BTreeMap<String, DatasetReadsRecord>, attempt: &AttemptRecord)
         if sums.len() >= DATASETS_MAX && !sums.contains_key(address) {
             continue;
         }
-        let DatasetReadsRecord { get, head, list, failed, bytes } = sums.entry(address.clone()).or_default();
-        let requests = [(get, reads.get), (head, reads.head), (list, reads.list), (failed, reads.failed)];
-        let pairs = requests.into_iter().chain([(bytes, reads.bytes)]);
-        pairs.for_each(|(sum, more)| *sum = sum.saturating_add(more));
+        let sum = sums.entry(address.clone()).or_default();
+        *sum = sum.and(*reads);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gangline_accounting::bill::Period;
 use gangline_api as api;
-use gangline_base::{Bytes, JobId, Timestamp};
+use gangline_base::{Bytes, JobId, NodeName, Timestamp};
 use gangline_execution::protocol::{FaultCause, Outcome};
 use gangline_specs::config::RequestPrice;
 use gangline_store::rebuild::rebuild;
@@ -56,7 +56,9 @@ fn priced(world: &mut World) {
         per_thousand: dollar("0.4"),
         per_thousand_lists: dollar("5"),
         per_unit: dollar("0.09"),
+        per_unit_across: dollar("0.2"),
         unit: Bytes(1_000),
+        region: Some("us-east-1".to_owned()),
     }];
 }
 
@@ -114,6 +116,30 @@ fn requests_are_in_the_bill_of_whoever_made_them_and_any_division_of_time_sums()
         .collect();
     let expected = [("requests", "1000 Requests", 400_000_000), ("list_requests", "1000 Requests", 5_000_000_000)];
     assert_eq!(units[..2], expected);
+}
+
+#[test]
+fn bytes_from_another_region_are_told_apart_and_have_a_price_of_their_own() {
+    let mut world = World::new(&[("n1", 1), ("n2", 1), ("n3", 1)]);
+    priced(&mut world);
+    let regions = [("n1", "us-east-1"), ("n2", "eu-west-1")];
+    let regions = regions.map(|(node, region)| (NodeName::new(node).expect("a name"), region.to_owned()));
+    world.actor().options.storage.regions.nodes = regions.into();
+    let job = world.submit(spec("reads", 3, 1));
+    attempt(&mut world, 1_000, 20, &Outcome::Succeeded);
+    let of_job = world.show(job).dataset_reads;
+    let found: Vec<_> =
+        of_job.iter().map(|reads| (reads.bytes, reads.in_region_bytes, reads.cross_region_bytes)).collect();
+    assert_eq!(found, [(3_000, 1_000, 1_000)], "the region of n3 isn't known");
+    let all = (Timestamp::EPOCH, world.now);
+    let report = bill(&mut world, all, By::Job);
+    let expected = [("transfer", 2_000, 180_000_000, 0), ("cross_region_transfer", 1_000, 200_000_000, 0)];
+    assert_eq!(lines(&report.total)[2..], expected);
+    assert_eq!(report.total.bytes_read, 3_000);
+    let now = world.now;
+    let usage = views(&mut world).cost_usage(Period { from: all.0, to: all.1 }, now).expect("readable");
+    let row = usage.rows.iter().find(|row| row.line.line == "cross_region_transfer").expect("a row");
+    assert_eq!(row.unit_price.as_ref().map(|price| price.nano_dollars), Some(200_000_000));
 }
 
 #[test]

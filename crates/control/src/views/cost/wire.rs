@@ -154,6 +154,9 @@ fn unit_price(rate: &Rate, line: &str) -> Option<CostUnitPrice> {
             (per_month, format!("{}-Months", name_of(unit)))
         }
         Rate::Requests(rate) if line == Line::Transfer.name() => (rate.per_unit?, name_of(rate.unit).to_owned()),
+        Rate::Requests(rate) if line == Line::CrossRegionTransfer.name() => {
+            (rate.per_unit_across?, name_of(rate.unit).to_owned())
+        }
         Rate::Requests(rate) => {
             let is_list = line == Line::Lists.name();
             let price = if is_list { rate.per_thousand_lists } else { rate.per_thousand };
