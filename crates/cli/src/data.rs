@@ -13,6 +13,9 @@ use gangline_data::{Error, Format, Source, TokenType, is_remote, unpacked_folder
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+#[cfg(feature = "demo")]
+pub(crate) use cache::list_folder as list_cache;
+
 use crate::failure::Failure;
 use crate::output;
 
@@ -162,7 +165,7 @@ fn open(path: &Path, data_type: Option<TokenType>) -> Result<Source, Failure> {
     opened.map_err(|error| failure(&error))
 }
 
-fn failure(error: &Error) -> Failure {
+pub(crate) fn failure(error: &Error) -> Failure {
     let hint = match error {
         Error::Refused { option: "end_token", .. } => "say it with --end-token '<|endoftext|>', or --no-end-token",
         Error::Refused { option: "cache_limit", .. } => "say how much it may have with --cache-limit",

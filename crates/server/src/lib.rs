@@ -17,6 +17,8 @@ mod dcgm;
 mod error;
 pub mod export;
 mod exposition;
+#[cfg(feature = "files")]
+pub mod files;
 mod goodput;
 mod jobs;
 mod logs;

@@ -1,7 +1,11 @@
 //! What a run is told: options, and the environment that torchrun or Gangline sets.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use gangline_data::cache_folder;
 
 use crate::error::Error;
 
@@ -50,6 +54,9 @@ pub struct Args {
     /// Learn from the .rs files in this folder; may be repeated [default: this workspace and cargo's registry]
     #[arg(long, value_name = "DIR")]
     pub corpus: Vec<PathBuf>,
+    /// Learn from the tokens of one byte at this address instead; of a remote one, through this node's cache of datasets
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "corpus")]
+    pub data: Option<PathBuf>,
     /// The most text to learn from, in bytes
     #[arg(long, default_value_t = 8 << 20, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
     pub corpus_bytes_max: u32,
@@ -107,12 +114,19 @@ pub(crate) struct Environment {
     pub(crate) skip_data_through: Option<u64>,
     /// CARGO_HOME, or .cargo in HOME.
     pub(crate) cargo_home: Option<PathBuf>,
+    /// Where this node's cache of remote datasets is, if anywhere.
+    pub(crate) cache: Option<PathBuf>,
+    /// All variables: the cache has its settings among them.
+    pub(crate) variables: BTreeMap<String, String>,
 }
 
 impl Environment {
     /// Reads the process's environment.
     pub(crate) fn read() -> Result<Self, Error> {
-        Environment::from(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        let read = Environment::from(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
+        let text = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+        let variables = std::env::vars_os().filter_map(text).collect();
+        Ok(Environment { cache: cache_folder(&std::env::vars_os().collect()), variables, ..read })
     }
 
     fn from(get: &dyn Fn(&'static str) -> Option<String>) -> Result<Self, Error> {
@@ -146,6 +160,8 @@ impl Environment {
             cargo_home: get("CARGO_HOME")
                 .map(PathBuf::from)
                 .or_else(|| get("HOME").map(|home| PathBuf::from(home).join(".cargo"))),
+            cache: None,
+            variables: BTreeMap::new(),
         })
     }
 }

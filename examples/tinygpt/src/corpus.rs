@@ -1,9 +1,13 @@
-//! The text to learn from: Rust sources, chosen and split the same way every time.
+//! What is learned from, with a part held out: Rust sources, chosen and split the same way every time, or a dataset of their bytes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use gangline_data::order::Part;
+use gangline_data::{Source, TokenType};
+
 use crate::args::{Args, Environment};
+use crate::data::{self, Data, Reads};
 use crate::error::Error;
 use crate::random::mix;
 
@@ -18,17 +22,25 @@ const HELD_OUT_SHARE: usize = 20;
 /// This many sequences have to fit into the text.
 const SEQUENCES_MIN: usize = 2 * HELD_OUT_SHARE;
 
-/// The text, with its end held out for validation.
-#[derive(Debug)]
+/// The text or the dataset.
 pub(crate) struct Corpus {
     /// What is trained on, until it is taken.
-    training: Vec<u8>,
-    length: usize,
-    held_out: Vec<u8>,
-    /// Over all of it.
-    pub(crate) hash: blake3::Hash,
+    training: Option<Source>,
+    held_out: HeldOut,
+    /// Bytes in all.
+    pub(crate) bytes: u64,
+    /// What tells it from others.
+    pub(crate) id: String,
     /// Files it is made of.
     pub(crate) files: usize,
+}
+
+/// What is never trained on.
+enum HeldOut {
+    /// The end of the text.
+    Text(Vec<u8>),
+    /// Samples of the dataset, by [`Data::held_out`].
+    Samples,
 }
 
 /// Input bytes and the bytes that follow each, sequence by sequence.
@@ -40,48 +52,77 @@ pub(crate) struct Batch {
 }
 
 impl Corpus {
-    /// Reads the text that the arguments name, or by default this workspace and what cargo has downloaded.
+    /// Opens the dataset that the arguments name, or reads the text.
     pub(crate) fn read(args: &Args, environment: &Environment) -> Result<Corpus, Error> {
+        match &args.data {
+            Some(address) => Ok(Corpus::of_dataset(data::open(address, environment)?)),
+            None => Corpus::of_text(args, environment),
+        }
+    }
+
+    fn of_dataset(source: Source) -> Corpus {
+        let id = source.id().iter().map(|byte| format!("{byte:02x}")).collect();
+        let (bytes, files) = (source.tokens(), source.files());
+        Corpus { training: Some(source), held_out: HeldOut::Samples, bytes, id, files }
+    }
+
+    fn of_text(args: &Args, environment: &Environment) -> Result<Corpus, Error> {
         let places = if args.corpus.is_empty() { default_places(environment) } else { args.corpus.clone() };
-        let mut shelves = BTreeMap::new();
-        for (number, place) in places.iter().enumerate() {
-            shelve(place, number, &mut shelves)?;
-        }
-        let bytes_max = args.corpus_bytes_max as usize;
-        let mut text = Vec::new();
-        let mut files = 0;
-        for path in take_in_turn(shelves) {
-            if text.len() >= bytes_max {
-                break;
-            }
-            text.extend(std::fs::read(&path).map_err(|source| Error::Corpus { path, source })?);
-            files += 1;
-        }
-        text.truncate(bytes_max);
+        let documents = documents(&places, args.corpus_bytes_max as usize)?;
+        let files = documents.len();
+        let mut text = documents.concat();
         let needed = SEQUENCES_MIN * (args.context as usize + 1);
         if text.len() < needed {
             return Err(Error::NoText { places, found: text.len(), needed });
         }
-        let hash = blake3::hash(&text);
-        let length = text.len();
-        let held_out = text.split_off(length - length / HELD_OUT_SHARE);
-        Ok(Corpus { training: text, length, held_out, hash, files })
+        let (id, length) = (blake3::hash(&text).to_string(), text.len());
+        let held_out = HeldOut::Text(text.split_off(length - length / HELD_OUT_SHARE));
+        let training = Some(Source::of_bytes("the text", text, TokenType::Uint8)?);
+        Ok(Corpus { training, held_out, bytes: length as u64, id, files })
     }
 
-    /// Bytes in all.
-    pub(crate) fn len(&self) -> usize {
-        self.length
+    /// Takes out what is trained on, which is there once.
+    pub(crate) fn take_training(&mut self) -> Source {
+        self.training.take().expect("it is taken once")
     }
 
-    /// Takes the text to train on out of it.
-    pub(crate) fn take_training(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.training)
+    /// The part of a dataset's samples that is trained on; none if all of them are.
+    pub(crate) fn training_part(&self) -> Option<Part> {
+        matches!(self.held_out, HeldOut::Samples).then_some(Part::Training)
     }
 
-    /// The `number`th batch of text that is never trained on; the same for every seed.
-    pub(crate) fn held_out_batch(&self, args: &Args, number: u64) -> Batch {
-        sample(&self.held_out, args, &[0, 2, number])
+    /// Batches that are never trained on, the same for every seed; and what was asked for to have them.
+    pub(crate) fn held_out_batches(
+        &self,
+        count: u64,
+        args: &Args,
+        environment: &Environment,
+    ) -> Result<(Vec<Batch>, Option<Reads>), Error> {
+        match &self.held_out {
+            HeldOut::Text(text) => Ok(((0..count).map(|number| sample(text, args, &[0, 2, number])).collect(), None)),
+            HeldOut::Samples => Data::held_out(args, environment, count),
+        }
     }
+}
+
+/// The files in these folders, up to so many bytes.
+pub(crate) fn documents(places: &[PathBuf], bytes_max: usize) -> Result<Vec<Vec<u8>>, Error> {
+    let mut shelves = BTreeMap::new();
+    for (number, place) in places.iter().enumerate() {
+        shelve(place, number, &mut shelves)?;
+    }
+    let mut wanted = bytes_max;
+    let mut documents = Vec::new();
+    for path in take_in_turn(shelves) {
+        if wanted == 0 {
+            break;
+        }
+        let mut document = std::fs::read(&path).map_err(|source| Error::Corpus { path, source })?;
+        document.truncate(wanted);
+        wanted -= document.len();
+        documents.push(document);
+    }
+    Ok(documents)
 }
 
 fn sample(text: &[u8], args: &Args, purpose: &[u64]) -> Batch {
@@ -99,7 +140,7 @@ fn sample(text: &[u8], args: &Args, purpose: &[u64]) -> Batch {
 }
 
 /// This workspace (if the binary still runs where it was built) and cargo's registry; whichever is there.
-fn default_places(environment: &Environment) -> Vec<PathBuf> {
+pub(crate) fn default_places(environment: &Environment) -> Vec<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned);
     let registry = environment.cargo_home.as_ref().map(|home| home.join("registry/src"));
     let mut places: Vec<PathBuf> = workspace.into_iter().filter(|place| place.is_dir()).collect();

@@ -1,4 +1,4 @@
-//! The batches of a rank: samples of the text in an order that any number of ranks goes on with, by
+//! The batches of a rank: samples of the text or of a dataset in an order that any number of ranks goes on with, by
 //! `gangline-data`.
 
 use std::fs::File;
@@ -6,11 +6,14 @@ use std::io::Write as _;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use gangline_data::order::Shuffle;
-use gangline_data::{Loader, Options, Room, Source, State, TokenType, Width};
+use gangline_data::order::{HeldOut, Part, Shuffle};
+use gangline_data::{
+    CACHE_VARIABLE, Cache, CacheOptions, Loader, Options, Requests, Room, Source, State, THREADS, TokenType, Width,
+    is_remote,
+};
 
 use crate::args::{Args, Environment};
-use crate::corpus::Batch;
+use crate::corpus::{Batch, Corpus};
 use crate::error::Error;
 
 /// What a checkpoint keeps of the data.
@@ -20,6 +23,24 @@ pub(crate) struct Place {
     pub(crate) state: String,
     /// Samples of a batch over all ranks.
     pub(crate) global_batch: u32,
+}
+
+/// The most bytes that the cache may take.
+const LIMIT_VARIABLE: &str = "GANGLINE_DATA_CACHE_LIMIT";
+/// Of a dataset's samples, one group in twenty is held out.
+const HELD_OUT: HeldOut = HeldOut { one_in: nonzero(20), group: nonzero(16) };
+
+const fn nonzero(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).expect("the arguments have no such zero")
+}
+
+/// What was asked for of a remote dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reads {
+    /// The dataset's address.
+    pub(crate) address: String,
+    /// GET, HEAD and LIST requests, those that failed, and the bytes that came.
+    pub(crate) counts: [u64; 5],
 }
 
 /// The batches to train on.
@@ -33,28 +54,41 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// At the first batch of the text.
-    pub(crate) fn open(text: Vec<u8>, args: &Args, environment: &Environment) -> Result<Data, Error> {
-        let nonzero = |number: u32| NonZeroU32::new(number).expect("the arguments have no such zero");
+    /// At the first batch of what is trained on.
+    pub(crate) fn open(corpus: &mut Corpus, args: &Args, environment: &Environment) -> Result<Data, Error> {
         let Environment { rank, world_size, .. } = *environment;
         let options = Options {
-            sequence_length: nonzero(args.context),
             global_batch: nonzero(args.global_batch.unwrap_or(args.batch.saturating_mul(world_size))),
             seed: args.seed,
-            shuffle: Shuffle::Global,
-            part: None,
-            stages: Vec::new(),
-            blend: Vec::new(),
-            epochs: None,
+            part: corpus.training_part().map(|part| (part, HELD_OUT)),
             rank,
             world_size: nonzero(world_size),
-            threads: nonzero(1),
-            packs_documents: false,
+            ..options(args)
         };
-        let source = Source::of_bytes("the text", text, TokenType::Uint8)?;
         let log = args.sample_log.as_deref().map(|folder| open_log(folder, rank)).transpose()?;
-        let loader = Loader::new(vec![source], options)?;
+        let loader = Loader::new(vec![corpus.take_training()], options)?;
         Ok(Data { loader, context: args.context, log, inputs: Vec::new(), labels: Vec::new() })
+    }
+
+    /// The first batches of the dataset's samples that are never trained on, and what was asked for meanwhile.
+    pub(crate) fn held_out(
+        args: &Args,
+        environment: &Environment,
+        count: u64,
+    ) -> Result<(Vec<Batch>, Option<Reads>), Error> {
+        let address = args.data.as_deref().expect("there is a dataset");
+        let options = Options { part: Some((Part::HeldOut, HELD_OUT)), ..options(args) };
+        let loader = Loader::new(vec![open(address, environment)?], options)?;
+        let mut data = Data { loader, context: args.context, log: None, inputs: Vec::new(), labels: Vec::new() };
+        let batches = (0..count).map(|number| data.next(number)).collect::<Result<_, Error>>()?;
+        Ok((batches, data.reads()))
+    }
+
+    /// What was asked for of a remote dataset so far.
+    pub(crate) fn reads(&self) -> Option<Reads> {
+        let fetched = self.loader.sources().first()?.cached()?;
+        let (Requests { get, head, list, failed, .. }, bytes) = (fetched.requests(), fetched.fetched());
+        Some(Reads { address: fetched.address(), counts: [get, head, list, failed, bytes] })
     }
 
     /// Goes on from a checkpoint with its global batch, unless another one is asked for or too small for the ranks.
@@ -114,6 +148,43 @@ impl Data {
     pub(crate) fn place(&self) -> Place {
         Place { state: self.loader.state().to_json(), global_batch: self.global_batch() }
     }
+}
+
+/// The options of a single rank that reads all samples.
+fn options(args: &Args) -> Options {
+    Options {
+        sequence_length: nonzero(args.context),
+        global_batch: nonzero(args.batch),
+        seed: 0,
+        shuffle: Shuffle::Global,
+        part: None,
+        stages: Vec::new(),
+        blend: Vec::new(),
+        epochs: None,
+        rank: 0,
+        world_size: nonzero(1),
+        threads: nonzero(1),
+        packs_documents: false,
+    }
+}
+
+/// Opens a dataset; a remote one is fetched into this node's cache as it is read.
+pub(crate) fn open(address: &Path, environment: &Environment) -> Result<Source, Error> {
+    let data_type = Some(TokenType::Uint8);
+    if !is_remote(address) {
+        return Ok(Source::open(address, data_type)?);
+    }
+    let Environment { cache, variables, .. } = environment;
+    let why = "a remote dataset needs a folder for its copy";
+    let unset = || Error::Setting { name: CACHE_VARIABLE, value: String::new(), why };
+    let root = cache.clone().ok_or_else(unset)?;
+    let limit = variables.get(LIMIT_VARIABLE).map(|limit| limit.parse().map_err(|_| limit)).transpose();
+    let why = "it is no number of bytes";
+    let refused = |limit: &String| Error::Setting { name: LIMIT_VARIABLE, value: limit.clone(), why };
+    let bytes_max = limit.map_err(refused)?;
+    let options = CacheOptions { root, bytes_max, settings: variables.clone(), threads: nonzero(THREADS) };
+    let found = Cache::open(options)?.find(&address.to_string_lossy())?;
+    Ok(Source::open_fetched(found, data_type)?)
 }
 
 fn open_log(folder: &Path, rank: u32) -> Result<File, Error> {

@@ -16,8 +16,8 @@ pub(crate) enum Error {
     /// A corpus folder or file can't be read.
     #[error("read {}", path.display())]
     Corpus { path: PathBuf, source: io::Error },
-    /// The text can't be read in an order.
-    #[error("read the text in order")]
+    /// The text or the dataset can't be read.
+    #[error("read the data")]
     Data(#[from] gangline_data::Error),
     /// The folder of the samples' log can't be written.
     #[error("write the log of samples")]
@@ -56,8 +56,11 @@ impl Error {
             | Error::NoText { .. }
             | Error::OtherModel { .. }
             | Error::Diverged { .. }
-            | Error::Data(_)
             | Error::Disagreement { .. } => true,
+            // A store that didn't answer may do so later.
+            Error::Data(error) => {
+                !matches!(error, gangline_data::Error::Remote { .. } | gangline_data::Error::Io { .. })
+            }
             Error::OutOfStep { .. }
             | Error::Corpus { .. }
             | Error::SampleLog { .. }

@@ -30,6 +30,19 @@ use std::process::Command;
 use args::Environment;
 use train::Ending;
 
+/// Returns the files that a run without arguments learns from, up to so many bytes: Rust sources of this workspace and of what cargo has
+/// downloaded.
+///
+/// # Errors
+/// When one can't be read, saying which.
+pub fn documents(bytes_max: usize) -> Result<Vec<Vec<u8>>, String> {
+    let read = Environment::read().and_then(|environment| {
+        let places = corpus::default_places(&environment);
+        corpus::documents(&places, bytes_max)
+    });
+    read.map_err(|error| in_full(&error))
+}
+
 /// The exit code of a run that can't succeed however often it is tried.
 const EXIT_DO_NOT_RESTART: i32 = 93;
 /// The exit code of a run that has saved and wants to go on later.
@@ -54,17 +67,22 @@ pub fn run(args: &Args) -> i32 {
         Ok(Ending::Done) => 0,
         Ok(Ending::Stopped) => EXIT_REQUEUE,
         Err(error) => {
-            let mut text = format!("tinygpt failed to {error}");
-            let mut cause = std::error::Error::source(&error);
-            while let Some(error) = cause {
-                text.push_str(&format!(": {error}"));
-                cause = error.source();
-            }
             // Without a stderr there is nobody to tell.
-            let _ = writeln!(io::stderr(), "{text}");
+            let _ = writeln!(io::stderr(), "tinygpt failed to {}", in_full(&error));
             if error.is_hopeless() { EXIT_DO_NOT_RESTART } else { 1 }
         }
     }
+}
+
+/// An error and what caused it.
+fn in_full(error: &error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
 }
 
 /// Doesn't return if it works; if it doesn't, the run is only slower.

@@ -77,7 +77,7 @@ pub(crate) fn train(args: &Args, environment: &Environment, console: &mut dyn Co
     reporter.total_steps(args.steps);
     reporter.phase(Phase::Init);
     let mut corpus = Corpus::read(args, environment)?;
-    let data = Data::open(corpus.take_training(), args, environment)?;
+    let data = Data::open(&mut corpus, args, environment)?;
     let mut gang = meet(args, environment, &corpus)?;
     let saver = Saver::open(args, environment, &corpus)?;
     let Environment { rank, world_size, skip_data_through, .. } = *environment;
@@ -93,7 +93,7 @@ pub(crate) fn train(args: &Args, environment: &Environment, console: &mut dyn Co
         run.console.say(&format!("{saved} checkpoints, {bytes}; training stood still for {millis} ms to copy them"));
     }
     if ending == Ending::Done && rank == 0 {
-        run.conclude(&state)?;
+        run.conclude(&state, environment)?;
     }
     run.reporter.phase(Phase::Done);
     Ok(ending)
@@ -113,13 +113,14 @@ fn meet(args: &Args, environment: &Environment, corpus: &Corpus) -> Result<Gang,
     // Where a rank reads its text and keeps its checkpoints is its own business, and so is its log.
     let shared = Args {
         corpus: Vec::new(),
+        data: None,
         checkpoint_dir: None,
         sample_log: None,
         log_every: 0,
         step_time_min: 0,
         ..args.clone()
     };
-    let fingerprint = *blake3::hash(format!("{shared:?} {}", corpus.hash).as_bytes()).as_bytes();
+    let fingerprint = *blake3::hash(format!("{shared:?} {}", corpus.id).as_bytes()).as_bytes();
     Gang::meet(&Meeting {
         rank: environment.rank,
         world_size: environment.world_size,
@@ -137,9 +138,7 @@ impl Run<'_> {
         if self.rank == 0 {
             self.console.say(&format!(
                 "{parameters} parameters, {} ranks, {} bytes of text from {} files",
-                self.world_size,
-                self.corpus.len(),
-                self.corpus.files
+                self.world_size, self.corpus.bytes, self.corpus.files
             ));
         }
     }
@@ -238,6 +237,7 @@ impl Run<'_> {
         let step = state.step + 1;
         self.reporter.phase(Phase::Data);
         let batch = self.data.next(step)?;
+        self.reporter.reads(self.data.reads());
         self.reporter.phase(Phase::Compute);
         let (mut loss, mut gradients) = model.loss_and_gradients(&batch)?;
         let weight = narrow(self.data.loss_weight());
@@ -280,11 +280,13 @@ impl Run<'_> {
     }
 
     /// Rank 0, at the end: how well it does on text that it hasn't seen.
-    fn conclude(&mut self, state: &State) -> Result<(), Error> {
+    fn conclude(&mut self, state: &State, environment: &Environment) -> Result<(), Error> {
         let model = Model::new(self.args, &self.layout, &state.parameters)?;
         let mut sum = 0.0;
-        for number in 0..HELD_OUT_BATCHES {
-            sum += f64::from(model.loss(&self.corpus.held_out_batch(self.args, number))?);
+        let (batches, reads) = self.corpus.held_out_batches(HELD_OUT_BATCHES, self.args, environment)?;
+        self.reporter.more_reads(reads);
+        for batch in batches {
+            sum += f64::from(model.loss(&batch)?);
         }
         let loss = sum / HELD_OUT_BATCHES as f64;
         let bits = loss / std::f64::consts::LN_2;
@@ -309,7 +311,7 @@ impl Saver {
             note(BATCH, args.batch.to_string()),
             note("lr", args.lr.to_string()),
             note(RANKS, world_size.to_string()),
-            note(TEXT_HASH, corpus.hash.to_string()),
+            note(TEXT_HASH, corpus.id.clone()),
         ]);
         let (saved, bytes, stood_still) = (0, Bytes(0), Duration::ZERO);
         Ok(Saver { store, pending: None, is_spokesman: rank == 0, metadata, saved, bytes, stood_still })

@@ -29,6 +29,15 @@ fn the_demo_trains_three_jobs_through_one_recovery() {
         assert!(bill.contains(part), "the bill has {part}: {bill}");
     }
     assert!(ran.stdout.contains("at $0.0400 a slot-hour on local"), "the price is stated: {}", ran.stdout);
+    let fetched = ran.stdout.lines().filter(|line| line.contains("/corpus fetched by ")).count();
+    assert_eq!(fetched, 3, "each job says what it asked for of its data: {}", ran.stdout);
+    let (_, cache) = ran.stdout.split_once("$ gangline data cache\n").expect("it shows the cache");
+    let tokens = cache.lines().find(|line| line.contains("/tokens-00000.bin")).expect("the corpus is there");
+    // Of what four ranks and one that came back wanted, one range of 8 MiB was fetched.
+    let words: Vec<&str> = tokens.split_whitespace().collect();
+    assert_eq!(words[1..5], ["8.0", "MiB", "8.0", "MiB"], "{tokens}");
+    assert_eq!(words[5], "1", "once for all jobs: {tokens}");
+    assert!(words[6].parse::<u32>().is_ok_and(|percent| percent >= 75), "the others find it there: {tokens}");
     let losses = losses(&ran.stdout);
     assert_eq!(losses.len(), 3, "{}", ran.stdout);
     assert!(losses.iter().all(|(first, last)| last < first), "the losses fall: {losses:?}");

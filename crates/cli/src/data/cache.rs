@@ -223,6 +223,12 @@ fn refuse_too_large(cache: &Cache, found: &Fetched, args: &WarmArgs) -> Result<(
     Ok(())
 }
 
+/// Lists what the cache in this folder holds.
+#[cfg(feature = "demo")]
+pub(crate) fn list_folder(folder: &Path) -> Result<(), Failure> {
+    list(&CacheArgs { place: Where { cache: Some(folder.to_owned()), cache_limit: None } }, false)
+}
+
 pub(crate) fn list(args: &CacheArgs, is_json: bool) -> Result<(), Failure> {
     let cache = args.place.open(THREADS)?;
     let holdings = cache.holdings().map_err(|error| failure(&error))?;

@@ -4,6 +4,7 @@
 //! It uses only what users have: the control plane of `up`, the API, job files.
 
 mod archive;
+mod corpus;
 mod slurm;
 mod watch;
 
@@ -15,12 +16,14 @@ use gangline_control::secret::Secrets;
 use gangline_execution::inventory::this_machine;
 use gangline_execution::launcher::slurm::private::PrivateSlurm;
 
+use corpus::Corpus;
+
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::launcher::{Kind, LauncherArgs};
 use crate::listen::ListenArgs;
 use crate::up::{self, UpArgs};
-use crate::{Global, cost, listing, output, report, submit, why};
+use crate::{Global, cost, data, listing, output, report, submit, why};
 
 /// How to run the demo.
 #[derive(Args, Clone, Debug)]
@@ -67,13 +70,14 @@ pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<(), Failure> {
         Kind::Slurm => Some(slurm::start(&temporary.path().join("slurm"))?),
     };
     let kind = if slurm.is_some() { "cpu".to_owned() } else { accelerator_kind() };
+    let corpus = corpus::publish(temporary.path())?;
     let config = configuration(&folder, temporary.path())?;
     let running = up::start(&folder, &UpArgs { config, ..up_args(args, &kind, slurm.as_ref()) })?;
     let client = Client::of_folder(&folder, Secrets::open(&folder)?.user_token())?;
     output::tell(&format!("control plane at {} (data folder {})", running.url, folder.display()));
     running.tell_page()?;
     let seen = if slurm.is_some() { slurm::wait_for_nodes(&client) } else { Ok(()) };
-    let outcome = seen.and_then(|()| train(&client, args, &folder, &kind));
+    let outcome = seen.and_then(|()| train(&client, args, &folder, (&kind, &corpus)));
     if outcome.is_err() {
         // The jobs belong to the demo; after it nobody would look after them.
         cancel_all(&client);
@@ -137,11 +141,16 @@ fn up_args(args: &DemoArgs, kind: &str, slurm: Option<&PrivateSlurm>) -> UpArgs 
     }
 }
 
-fn train(client: &Client, args: &DemoArgs, folder: &Path, kind: &str) -> Result<Vec<api::Job>, Failure> {
+fn train(
+    client: &Client,
+    args: &DemoArgs,
+    folder: &Path,
+    (kind, corpus): (&str, &Corpus),
+) -> Result<Vec<api::Job>, Failure> {
     let mut ids = Vec::new();
     for job in &JOBS {
         let request = api::SubmitRequest {
-            job_file: job_file(job, args, kind)?,
+            job_file: job_file(job, args, (kind, corpus))?,
             file_name: Some(format!("{}.yaml", job.name)),
             directory: absolute_existing(folder)?,
             set: Vec::new(),
@@ -164,6 +173,9 @@ fn train(client: &Client, args: &DemoArgs, folder: &Path, kind: &str) -> Result<
     if let Some(killed) = jobs.iter().max_by_key(|job| job.attempts.len()) {
         output::say(&format!("$ gangline why {}\n{}", killed.id, why::of(client, &killed.id)?))?;
     }
+    output::say("$ gangline data cache")?;
+    data::list_cache(&corpus.cache)?;
+    output::say("")?;
     jobs.iter().try_for_each(|job| archive::push(job, folder))?;
     output::say("The bill of the demo, by job:\n")?;
     output::say(&cost::bill(client, "by=job")?)?;
@@ -175,11 +187,12 @@ fn train(client: &Client, args: &DemoArgs, folder: &Path, kind: &str) -> Result<
     Ok(jobs)
 }
 
-fn job_file(job: &DemoJob, args: &DemoArgs, kind: &str) -> Result<String, Failure> {
+fn job_file(job: &DemoJob, args: &DemoArgs, (kind, corpus): (&str, &Corpus)) -> Result<String, Failure> {
     let program = std::env::current_exe()?;
     let run = format!(
-        "exec {} tinygpt --steps {} --checkpoint-every {} --log-every 25 {}",
+        "exec {} tinygpt --data {} --steps {} --checkpoint-every {} --log-every 25 {}",
         quoted(&program)?,
+        corpus.address,
         args.steps,
         (args.steps / 8).max(1),
         job.options
@@ -187,9 +200,11 @@ fn job_file(job: &DemoJob, args: &DemoArgs, kind: &str) -> Result<String, Failur
     // On Slurm the gang has one slot on every node; here it has all of its slots on one.
     let is_gang = args.launcher == Kind::Slurm && job.slots > 1;
     let (nodes, slots) = if is_gang { (slurm::NODES, 1) } else { (1, job.slots) };
-    let run = serde_json::to_string(&run).map_err(|error| Failure::local(error.to_string(), ""))?;
+    let text = |text: &str| serde_json::to_string(text).map_err(|error| Failure::local(error.to_string(), ""));
+    let (run, cache) = (text(&run)?, text(&corpus.cache.display().to_string())?);
     Ok(format!(
         "name: {}\nqueue: {}\nnum_nodes: {nodes}\nresources: {{accelerators: \"{kind}:{slots}\"}}\nrun: {run}\n\
+         envs: {{GANGLINE_DATA_CACHE: {cache}}}\n\
          checkpoint: {{grace: 10s}}\nrecovery: {{max_faults: 3, no_progress_limit: 3}}\n",
         job.name, job.queue
     ))
