@@ -62,6 +62,7 @@ fn an_object_is_read_in_ranges_through_faults_and_all_requests_are_counted() {
         requests.get + requests.failed > 4 && requests.head == 1,
         "three ranges, the beginning, and faults: {requests:?}"
     );
+    assert_eq!(usize::try_from(cached.fetched()).unwrap(), server.sent.load(Ordering::SeqCst));
     let held = cache(folder.path()).holdings().unwrap();
     assert_eq!(held[0].url, format!("{address}/bucket/set/a.bin"));
     drop(source);

@@ -282,4 +282,7 @@ fn refused_and_cut_answers_are_asked_for_again_and_all_are_counted() {
     let counted = source.requests();
     assert_eq!(usize::try_from(counted.get + counted.head + counted.list + counted.failed).unwrap(), server.requests());
     assert!(counted.get + counted.failed > 12 && counted.failed > 0, "there were faults: {counted:?}");
+    let sent = u64::try_from(server.sent.load(Ordering::SeqCst)).unwrap();
+    assert_eq!(source.fetched(), sent, "what broke off is paid for as well");
+    assert!(sent > source.bytes(), "some of it came twice");
 }

@@ -5,6 +5,7 @@
 
 use std::num::NonZeroU64;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,13 +41,16 @@ pub struct Link {
     paid_until: Mutex<Option<Instant>>,
     /// Whether the remote keeps conditions, once that was tried.
     keeps_conditions: OnceLock<bool>,
+    /// Bytes that came by [`Link::get_of`].
+    came: AtomicU64,
 }
 
 impl Link {
     /// Returns a link that has sent nothing yet.
     #[must_use]
     pub fn new(remote: Box<dyn Remote>, policy: Policy) -> Link {
-        Link { remote, policy, paid_until: Mutex::new(None), keeps_conditions: OnceLock::new() }
+        let (paid_until, came) = (Mutex::new(None), AtomicU64::new(0));
+        Link { remote, policy, paid_until, keeps_conditions: OnceLock::new(), came }
     }
 
     /// Puts an object, replacing one of the same name.
@@ -87,7 +91,9 @@ impl Link {
             tries += 1;
             into.clear();
             into.reserve_exact(usize::try_from(expected).expect("64-bit Linux only"));
-            self.remote.get_of(key, range.clone(), mark, into)?;
+            let got = self.remote.get_of(key, range.clone(), mark, into);
+            self.came.fetch_add(into.len() as u64, Ordering::Relaxed);
+            got?;
             let found = into.len() as u64;
             if found == expected { Ok(()) } else { Err(Fault::Passing(Short { expected, found }.into())) }
         });
@@ -206,6 +212,12 @@ impl Link {
             Err(error @ Error::Failed { tries: TRIES_MAX, .. }) => Err(error),
             kept => Ok(kept.unwrap_or(false)),
         }
+    }
+
+    /// Returns the bytes that [`Link::get_of`] has brought so far, those of answers that broke off included.
+    #[must_use]
+    pub fn came(&self) -> u64 {
+        self.came.load(Ordering::Relaxed)
     }
 
     /// Returns the billed requests sent so far, retries included.

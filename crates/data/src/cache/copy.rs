@@ -38,8 +38,6 @@ pub(crate) struct Copy {
     known: Vec<AtomicU64>,
     /// Which ranges this program has wanted already.
     wanted: Vec<AtomicBool>,
-    /// Bytes that this program fetched, of all copies of the dataset.
-    fetched: Arc<AtomicU64>,
     _pin: File,
     /// Held by who reads the file itself: then none of its ranges is removed.
     whole: OnceLock<File>,
@@ -53,7 +51,7 @@ impl std::fmt::Debug for Copy {
 
 impl Copy {
     /// Opens an object's copy, which nobody removes as long as this lives; nothing is fetched.
-    pub(super) fn open(cache: &Cache, place: &Arc<Place>, item: Item, fetched: &Arc<AtomicU64>) -> Result<Copy, Error> {
+    pub(super) fn open(cache: &Cache, place: &Arc<Place>, item: Item) -> Result<Copy, Error> {
         let path = cache.copy_path(&item.key);
         let pin = cache.lock_file(&item.key, PIN)?;
         pin.lock_shared().map_err(Error::io("lock", &path))?;
@@ -76,10 +74,9 @@ impl Copy {
         let data = Guarded::of(&file).map_err(Error::io("map", &path))?;
         let known = (0..ranges.count()).map(|_| AtomicU64::new(0)).collect();
         let wanted = (0..ranges.count()).map(|_| AtomicBool::new(false)).collect();
-        let fetched = Arc::clone(fetched);
         let (cache, place) = (cache.clone(), Arc::clone(place));
         // Few files are kept open: a dataset may have many.
-        Ok(Copy { cache, place, item, path, data, ranges, known, wanted, fetched, _pin: pin, whole: OnceLock::new() })
+        Ok(Copy { cache, place, item, path, data, ranges, known, wanted, _pin: pin, whole: OnceLock::new() })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -242,12 +239,10 @@ impl Copy {
     /// Asks for bytes; returns how often that took.
     fn get(&self, bytes: Range<u64>, into: &mut Vec<u8>) -> Result<u32, Error> {
         let Item { name, url, tag, .. } = &self.item;
-        let got = self.place.link.get_of(name, bytes, &Tag(tag.clone()), into).map_err(|error| match error {
+        self.place.link.get_of(name, bytes, &Tag(tag.clone()), into).map_err(|error| match error {
             gangline_objects::Error::Changed { .. } => Error::Changed { path: url.into(), opened: self.item.bytes },
             error => failed(url, error),
-        })?;
-        self.fetched.fetch_add(into.len() as u64, Ordering::Relaxed);
-        Ok(got)
+        })
     }
 
     /// The sum of the states of the ranges of these bytes, which have been verified. States only grow, so a sum stays as it is

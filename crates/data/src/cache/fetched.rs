@@ -27,7 +27,6 @@ pub struct Fetched {
     bytes: u64,
     cache: Cache,
     place: Arc<Place>,
-    fetched: Arc<AtomicU64>,
     copies: BTreeMap<String, Arc<Copy>>,
 }
 
@@ -41,13 +40,12 @@ pub(super) fn find(cache: &Cache, url: &str) -> Result<Fetched, Error> {
     let place = Arc::new(Place::open(url, &cache.options.settings)?);
     let items = looks::items(cache, &place)?;
     let bytes = items.iter().map(|item| item.bytes).sum();
-    let fetched = Arc::new(AtomicU64::new(0));
-    let open = |item: &Item| Copy::open(cache, &place, item.clone(), &fetched);
+    let open = |item: &Item| Copy::open(cache, &place, item.clone());
     let copies = items.iter().map(open).collect::<Result<Vec<Copy>, Error>>()?;
     let path = assemble(cache, &copies, place.is_object())?;
     datasets::list(cache, &place.address(), &copies)?;
     let copies = copies.into_iter().map(|copy| (copy.item().name.clone(), Arc::new(copy))).collect();
-    let found = Fetched { path, bytes, cache: cache.clone(), place, fetched, copies };
+    let found = Fetched { path, bytes, cache: cache.clone(), place, copies };
     let at_once = found.copies.values().filter(|copy| !is_read_in_parts(&copy.item().name));
     found.fetch(at_once, &|_| {})?;
     Ok(found)
@@ -84,10 +82,10 @@ impl Fetched {
         self.bytes
     }
 
-    /// Bytes that were fetched for it by this program.
+    /// Bytes that came for it to this program, those of answers that broke off included.
     #[must_use]
     pub fn fetched(&self) -> u64 {
-        self.fetched.load(Ordering::Relaxed)
+        self.place.came()
     }
 
     /// Requests that were sent for it by this program, retries included.

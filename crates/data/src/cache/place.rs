@@ -149,6 +149,11 @@ impl Place {
         self.link.requests()
     }
 
+    /// Bytes that came.
+    pub(super) fn came(&self) -> u64 {
+        self.link.came()
+    }
+
     fn url(&self, name: &str) -> String {
         format!("{}/{name}", self.folder)
     }

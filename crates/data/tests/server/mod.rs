@@ -16,6 +16,8 @@ pub(crate) struct Server {
     pub(crate) gets: AtomicUsize,
     pub(crate) heads: AtomicUsize,
     pub(crate) lists: AtomicUsize,
+    /// Bytes of objects that were sent.
+    pub(crate) sent: AtomicUsize,
     /// One GET in so many is refused with 503, and another is cut off; none if 0.
     pub(crate) faults_every: usize,
     /// Whether GETs are held until this is false again; of ranges from this byte on, if it is said.
@@ -108,11 +110,14 @@ impl Server {
         let body = &object[range.start..range.end.min(object.len())];
         let headers =
             format!("{tag}Content-Range: bytes {}-{}/{}\r\n", range.start, range.start + body.len() - 1, object.len());
-        match number.checked_rem(self.faults_every) {
-            Some(1) => send(stream, "503 Slow Down", "", b"", usize::MAX),
-            Some(2) => send(stream, "206 Partial Content", &headers, body, body.len() / 2).and(None),
-            _ => send(stream, "206 Partial Content", &headers, body, usize::MAX),
+        let fault = number.checked_rem(self.faults_every);
+        if fault == Some(1) {
+            return send(stream, "503 Slow Down", "", b"", usize::MAX);
         }
+        let is_cut = fault == Some(2);
+        let most = if is_cut { body.len() / 2 } else { body.len() };
+        self.sent.fetch_add(most, Ordering::SeqCst);
+        send(stream, "206 Partial Content", &headers, body, most).filter(|()| !is_cut)
     }
 
     fn listing(&self, query: &str) -> String {
