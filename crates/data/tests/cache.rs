@@ -6,7 +6,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroU32;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread;
 
 use gangline_data::{
@@ -279,4 +282,28 @@ fn what_is_known_of_a_copy_may_be_damaged_and_the_object_is_then_fetched_anew() 
     let again = place.fetch(&url).unwrap();
     again.verify().unwrap();
     assert_eq!(again.fetched(), 2_000);
+}
+
+/// One user's data isn't another's, however open the folder around the cache is.
+#[test]
+fn another_user_of_the_node_reads_nothing_of_the_cache() {
+    let place = Place::new();
+    let url = place.put("set", "a.bin", &[1, 2, 3, 4]);
+    place.fetch(&url).unwrap().fetch_all(&|_, _| {}).unwrap();
+    let root = place.path("cache");
+    for folder in [place.path(""), root.clone()] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let entries = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path());
+    let folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    assert!(folders.iter().any(|folder| folder.ends_with("objects")), "{folders:?}");
+    for folder in folders {
+        let mode = fs::metadata(&folder).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{}", folder.display());
+        // Only root can be somebody else.
+        if rustix::process::geteuid().is_root() {
+            let listed = Command::new("ls").arg(&folder).uid(65_534).gid(65_534).output().unwrap();
+            assert!(!listed.status.success() && listed.stdout.is_empty(), "{}", folder.display());
+        }
+    }
 }

@@ -22,6 +22,21 @@ pub struct Requests {
     pub failed: u64,
 }
 
+impl Requests {
+    /// Returns the sums.
+    #[must_use]
+    pub const fn and(self, other: Requests) -> Requests {
+        Requests {
+            put: self.put + other.put,
+            get: self.get + other.get,
+            list: self.list + other.list,
+            delete: self.delete + other.delete,
+            head: self.head + other.head,
+            failed: self.failed + other.failed,
+        }
+    }
+}
+
 /// A kind of billed request.
 #[cfg(feature = "s3")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

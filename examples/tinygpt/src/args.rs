@@ -51,7 +51,7 @@ pub struct Args {
     /// Save after every so many steps (the last step is saved anyway)
     #[arg(long, default_value_t = 50, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     pub checkpoint_every: u64,
-    /// Learn from the .rs files in this folder; may be repeated [default: this workspace and cargo's registry]
+    /// Learn from the .rs files in this folder; may be repeated [default: this workspace and cargo's registry, or this trainer's sources]
     #[arg(long, value_name = "DIR")]
     pub corpus: Vec<PathBuf>,
     /// Learn from the tokens of one byte at this address instead; of a remote one, through this node's cache of datasets

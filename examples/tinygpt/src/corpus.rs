@@ -19,6 +19,17 @@ const DEPTH_MAX: usize = 32;
 const FILE_BYTES_MAX: u64 = 256 << 10;
 /// One byte in so many is held out.
 const HELD_OUT_SHARE: usize = 20;
+/// Sources of this trainer.
+const SOURCES: [&str; 8] = [
+    include_str!("args.rs"),
+    include_str!("corpus.rs"),
+    include_str!("data.rs"),
+    include_str!("gang.rs"),
+    include_str!("model.rs"),
+    include_str!("optimizer.rs"),
+    include_str!("report.rs"),
+    include_str!("train.rs"),
+];
 /// This many sequences have to fit into the text.
 const SEQUENCES_MIN: usize = 2 * HELD_OUT_SHARE;
 
@@ -67,13 +78,18 @@ impl Corpus {
     }
 
     fn of_text(args: &Args, environment: &Environment) -> Result<Corpus, Error> {
-        let places = if args.corpus.is_empty() { default_places(environment) } else { args.corpus.clone() };
-        let documents = documents(&places, args.corpus_bytes_max as usize)?;
+        let bytes_max = args.corpus_bytes_max as usize;
+        let documents = if args.corpus.is_empty() {
+            own_documents(environment, bytes_max)
+        } else {
+            documents(&args.corpus, bytes_max)
+        };
+        let documents = documents?;
         let files = documents.len();
         let mut text = documents.concat();
         let needed = SEQUENCES_MIN * (args.context as usize + 1);
         if text.len() < needed {
-            return Err(Error::NoText { places, found: text.len(), needed });
+            return Err(Error::NoText { places: args.corpus.clone(), found: text.len(), needed });
         }
         let (id, length) = (blake3::hash(&text).to_string(), text.len());
         let held_out = HeldOut::Text(text.split_off(length - length / HELD_OUT_SHARE));
@@ -105,8 +121,15 @@ impl Corpus {
     }
 }
 
+/// The files of this workspace and of cargo's registry, up to so many bytes; where a machine has neither, the trainer's own sources.
+pub(crate) fn own_documents(environment: &Environment, bytes_max: usize) -> Result<Vec<Vec<u8>>, Error> {
+    let found = documents(&default_places(environment), bytes_max)?;
+    let own = || SOURCES.iter().map(|text| text.as_bytes().to_vec()).collect();
+    Ok(if found.is_empty() { own() } else { found })
+}
+
 /// The files in these folders, up to so many bytes.
-pub(crate) fn documents(places: &[PathBuf], bytes_max: usize) -> Result<Vec<Vec<u8>>, Error> {
+fn documents(places: &[PathBuf], bytes_max: usize) -> Result<Vec<Vec<u8>>, Error> {
     let mut shelves = BTreeMap::new();
     for (number, place) in places.iter().enumerate() {
         shelve(place, number, &mut shelves)?;
@@ -140,7 +163,7 @@ fn sample(text: &[u8], args: &Args, purpose: &[u64]) -> Batch {
 }
 
 /// This workspace (if the binary still runs where it was built) and cargo's registry; whichever is there.
-pub(crate) fn default_places(environment: &Environment) -> Vec<PathBuf> {
+fn default_places(environment: &Environment) -> Vec<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned);
     let registry = environment.cargo_home.as_ref().map(|home| home.join("registry/src"));
     let mut places: Vec<PathBuf> = workspace.into_iter().filter(|place| place.is_dir()).collect();

@@ -31,15 +31,12 @@ use args::Environment;
 use train::Ending;
 
 /// Returns the files that a run without arguments learns from, up to so many bytes: Rust sources of this workspace and of what cargo has
-/// downloaded.
+/// downloaded, or those of this trainer.
 ///
 /// # Errors
 /// When one can't be read, saying which.
 pub fn documents(bytes_max: usize) -> Result<Vec<Vec<u8>>, String> {
-    let read = Environment::read().and_then(|environment| {
-        let places = corpus::default_places(&environment);
-        corpus::documents(&places, bytes_max)
-    });
+    let read = Environment::read().and_then(|environment| corpus::own_documents(&environment, bytes_max));
     read.map_err(|error| in_full(&error))
 }
 

@@ -123,13 +123,18 @@ pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
         let _ = rustix::process::nice(LOWEST_PRIORITY);
     }
     let cache = args.place.open(args.connections)?;
-    let fetched = Arc::new(find_in(&cache, &args.url)?);
+    let found = find_in(&cache, &args.url);
+    if found.is_err() && args.counts {
+        let (requests, bytes) = cache.asked_in_vain();
+        say_counts(requests, bytes);
+    }
+    let fetched = Arc::new(found?);
     let outcome = if args.fits { refuse_too_large(&cache, &fetched, args) } else { Ok(()) };
     if args.counts {
         return match outcome {
             Ok(()) => fetch_and_say(&fetched),
             refused => {
-                say_counts(&fetched);
+                say_counts(fetched.requests(), fetched.fetched());
                 refused
             }
         };
@@ -144,7 +149,7 @@ pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
             "path": fetched.path(),
             "bytes": fetched.bytes(),
             "fetched_bytes": fetched.fetched(),
-            "requests": counts(&fetched),
+            "requests": counts(fetched.requests()),
             "kind": "measured",
         }));
     }
@@ -178,7 +183,7 @@ fn fetch_and_say(fetched: &Arc<Fetched>) -> Result<(), Failure> {
     });
     loop {
         let outcome = told.recv_timeout(COUNTS_EVERY);
-        say_counts(fetched);
+        say_counts(fetched.requests(), fetched.fetched());
         match outcome {
             Err(_) => {}
             Ok(Told::Fetched(outcome)) => return outcome,
@@ -188,15 +193,13 @@ fn fetch_and_say(fetched: &Arc<Fetched>) -> Result<(), Failure> {
 }
 
 /// What is said can be read as `execution::protocol::DatasetReads`.
-fn say_counts(fetched: &Fetched) {
-    let mut said = counts(fetched);
-    said["bytes"] = fetched.fetched().into();
+fn say_counts(requests: Requests, bytes: u64) {
+    let mut said = counts(requests);
+    said["bytes"] = bytes.into();
     let _ = output::json_line(&said);
 }
 
-/// The requests that a dataset took.
-fn counts(fetched: &Fetched) -> Value {
-    let Requests { get, head, list, failed, .. } = fetched.requests();
+fn counts(Requests { get, head, list, failed, .. }: Requests) -> Value {
     json!({ "get": get, "head": head, "list": list, "failed": failed })
 }
 

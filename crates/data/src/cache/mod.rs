@@ -26,14 +26,14 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use copy::{Copy, ranges_of};
 pub use datasets::{CACHE_VARIABLE, DatasetHolding, cache_folder, holdings_of};
 pub use fetched::Fetched;
 pub(crate) use fetched::in_parallel;
-use gangline_objects::is_http;
+use gangline_objects::{Requests, is_http};
 pub(crate) use locks::wait_to_lock;
 use quota::Quota;
 pub use quota::{QUOTA_VARIABLE, QueueHolding};
@@ -99,6 +99,8 @@ pub struct Cache {
     options: CacheOptions,
     /// What this program's queue may have.
     quota: Option<Quota>,
+    /// Requests for datasets that couldn't be opened, and the bytes that came.
+    in_vain: Arc<Mutex<(Requests, u64)>>,
     /// Bytes that this program is fetching, for which it has made room.
     on_their_way: Arc<AtomicU64>,
 }
@@ -154,7 +156,7 @@ impl Cache {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("make", &folder))?;
         }
         let quota = options.settings.get(QUOTA_VARIABLE).map(|text| Quota::parse(text)).transpose()?;
-        let cache = Cache { options, quota, on_their_way: Arc::default() };
+        let cache = Cache { options, quota, in_vain: Arc::default(), on_their_way: Arc::default() };
         cache.quota.iter().try_for_each(|quota| quota.note(&cache))?;
         Ok(cache)
     }
@@ -177,6 +179,12 @@ impl Cache {
         let found = fetched::find(self, url)?;
         found.fetch_all(progress)?;
         Ok(found)
+    }
+
+    /// Returns what was asked for of datasets that couldn't be opened, and the bytes that came.
+    #[must_use]
+    pub fn asked_in_vain(&self) -> (Requests, u64) {
+        *self.in_vain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The most bytes that a program may have here at a time: the cache's limit, or its queue's quota if that is less.
