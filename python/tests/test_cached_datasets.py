@@ -85,7 +85,9 @@ def test_a_job_goes_where_its_data_is_and_its_requests_are_the_servers(plane, se
 
     first = reader("first", "cache")
     (reads,) = first["dataset_reads"]
-    assert reads == {"dataset": url, "list": 0, "failed": 0, **server.counted}, "two ranks fetch it once, and look at it once"
+    nowhere = {"in_region_bytes": 0, "cross_region_bytes": 0}
+    expected = {"dataset": url, "list": 0, "failed": 0, **server.counted, **nowhere}
+    assert reads == expected, "two ranks fetch it once, and look at it once"
     # Three ranges, and the object's beginning, which says what it is.
     assert (reads["get"], reads["head"], reads["bytes"] - BYTES) == (4, 1, 16384)
     bill = plane.ask("cost", "show", first["id"])["total"]
