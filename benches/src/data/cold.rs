@@ -77,8 +77,8 @@ struct Files {
 }
 
 impl Files {
-    /// Has the kernel forget the set, in memory that is full of the other file, as that of a node is full of what was read before. Free
-    /// memory, which a virtual machine may have given back to its host, would be had again more slowly than the disk reads.
+    /// Drops the set from the page cache and fills memory with the other file, as a node's memory is full of what it read before. With
+    /// free memory the bench would measure how fast the host of a virtual machine gives memory back.
     fn make_cold(&self) -> Result<()> {
         let file = File::open(&self.path).context("open the file")?;
         fadvise(&file, 0, None, Advice::DontNeed).context("have the kernel forget the file")?;

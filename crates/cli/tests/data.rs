@@ -192,7 +192,7 @@ fn an_object_that_changes_while_it_is_fetched_is_refused() {
     let missing = warm(folder.path(), &address, "s3://bucket/set/none.bin").output().expect("gangline runs");
     let said = String::from_utf8_lossy(&missing.stderr);
     assert!(missing.status.code() == Some(1) && said.contains("there is no such object"), "{said}");
-    // What was asked for in vain is told to who pays for it.
+    // A dataset that cannot be opened still says which requests it took, since somebody pays for them.
     let asked = server.requests();
     let missing = warm(folder.path(), &address, "s3://bucket/set/none.bin").arg("--counts").output().expect("it runs");
     let said: serde_json::Value = serde_json::from_slice(&missing.stdout).expect("a line of JSON");

@@ -67,7 +67,7 @@ pub(crate) fn reported(report: Report) -> Reported {
     Reported { attempt, node, report, samples_from, samples: samples.into_iter().map(sample_record).collect() }
 }
 
-/// Where they came from isn't known to who reports.
+/// Converts the counts of a report. A rank does not know the regions, so both counts of them stay 0 here.
 pub(crate) fn reads_record(DatasetReads { get, head, list, failed, bytes }: DatasetReads) -> DatasetReadsRecord {
     DatasetReadsRecord { get, head, list, failed, bytes, ..DatasetReadsRecord::default() }
 }

@@ -274,7 +274,7 @@ mod tests {
             pages.chunks(CHUNK / SAMPLE).filter(|pages| pages.iter().any(|page| page & 1 == 0)).count()
         }
 
-        /// Waits until nearly all is in memory: the kernel passes over what it finds no memory for at once. Then reads the rest.
+        /// Waits until seven eighths of the file are in memory, then reads the rest. The kernel skips read-ahead for which it finds no memory.
         fn wait_for_nearly_all(&self) {
             let deadline = Instant::now() + Duration::from_secs(60);
             while self.missing() > BYTES / CHUNK / 8 {

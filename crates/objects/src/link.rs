@@ -41,16 +41,16 @@ pub struct Link {
     paid_until: Mutex<Option<Instant>>,
     /// Whether the remote keeps conditions, once that was tried.
     keeps_conditions: OnceLock<bool>,
-    /// Bytes that came by [`Link::get_of`].
-    came: AtomicU64,
+    /// Bytes that [`Link::get_of`] has received.
+    bytes_received: AtomicU64,
 }
 
 impl Link {
     /// Returns a link that has sent nothing yet.
     #[must_use]
     pub fn new(remote: Box<dyn Remote>, policy: Policy) -> Link {
-        let (paid_until, came) = (Mutex::new(None), AtomicU64::new(0));
-        Link { remote, policy, paid_until, keeps_conditions: OnceLock::new(), came }
+        let (paid_until, bytes_received) = (Mutex::new(None), AtomicU64::new(0));
+        Link { remote, policy, paid_until, keeps_conditions: OnceLock::new(), bytes_received }
     }
 
     /// Puts an object, replacing one of the same name.
@@ -92,7 +92,7 @@ impl Link {
             into.clear();
             into.reserve_exact(usize::try_from(expected).expect("64-bit Linux only"));
             let got = self.remote.get_of(key, range.clone(), mark, into);
-            self.came.fetch_add(into.len() as u64, Ordering::Relaxed);
+            self.bytes_received.fetch_add(into.len() as u64, Ordering::Relaxed);
             got?;
             let found = into.len() as u64;
             if found == expected { Ok(()) } else { Err(Fault::Passing(Short { expected, found }.into())) }
@@ -214,10 +214,10 @@ impl Link {
         }
     }
 
-    /// Returns the bytes that [`Link::get_of`] has brought so far, those of answers that broke off included.
+    /// Returns how many bytes [`Link::get_of`] has received so far. Answers that broke off count with what came of them.
     #[must_use]
-    pub fn came(&self) -> u64 {
-        self.came.load(Ordering::Relaxed)
+    pub fn bytes_received(&self) -> u64 {
+        self.bytes_received.load(Ordering::Relaxed)
     }
 
     /// Returns the billed requests sent so far, retries included.

@@ -54,7 +54,7 @@ pub struct Args {
     /// Learn from the .rs files in this folder; may be repeated [default: this workspace and cargo's registry, or this trainer's sources]
     #[arg(long, value_name = "DIR")]
     pub corpus: Vec<PathBuf>,
-    /// Learn from the tokens of one byte at this address instead; of a remote one, through this node's cache of datasets
+    /// Learn from a dataset of single-byte tokens instead; a remote one is read through this node's cache
     #[arg(long, value_name = "ADDRESS", conflicts_with = "corpus")]
     pub data: Option<PathBuf>,
     /// The most text to learn from, in bytes

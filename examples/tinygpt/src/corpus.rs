@@ -107,7 +107,7 @@ impl Corpus {
         matches!(self.held_out, HeldOut::Samples).then_some(Part::Training)
     }
 
-    /// Batches that are never trained on, the same for every seed; and what was asked for to have them.
+    /// Batches of held-out samples, the same for every seed, and the requests that these took.
     pub(crate) fn held_out_batches(
         &self,
         count: u64,

@@ -70,7 +70,7 @@ impl Data {
         Ok(Data { loader, context: args.context, log, inputs: Vec::new(), labels: Vec::new() })
     }
 
-    /// The first batches of the dataset's samples that are never trained on, and what was asked for meanwhile.
+    /// The first batches of the dataset's held-out samples, and the requests that these took.
     pub(crate) fn held_out(
         args: &Args,
         environment: &Environment,

@@ -33,7 +33,7 @@ fn the_demo_trains_three_jobs_through_one_recovery() {
     assert_eq!(fetched, 3, "each job says what it asked for of its data: {}", ran.stdout);
     let (_, cache) = ran.stdout.split_once("$ gangline data cache\n").expect("it shows the cache");
     let tokens = cache.lines().find(|line| line.contains("/tokens-00000.bin")).expect("the corpus is there");
-    // Of what four ranks and one that came back wanted, one range of 8 MiB was fetched.
+    // All ranks read the same range of 8 MiB, which was fetched once.
     let words: Vec<&str> = tokens.split_whitespace().collect();
     assert_eq!(words[1..5], ["8.0", "MiB", "8.0", "MiB"], "{tokens}");
     assert_eq!(words[5], "1", "once for all jobs: {tokens}");

@@ -53,7 +53,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// The lines that they are in.
+    /// The lines of a bill that requests are in.
     pub(super) const LINES: [Line; 4] = [Line::Requests, Line::Lists, Line::Transfer, Line::CrossRegionTransfer];
 
     /// Returns the amounts of [`Requests::LINES`] of the time up to `at`. Amounts of adjoining periods are differences of these, so that they sum

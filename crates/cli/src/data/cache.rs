@@ -125,7 +125,7 @@ pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
     let cache = args.place.open(args.connections)?;
     let found = find_in(&cache, &args.url);
     if found.is_err() && args.counts {
-        let (requests, bytes) = cache.asked_in_vain();
+        let (requests, bytes) = cache.failed_opens();
         say_counts(requests, bytes);
     }
     let fetched = Arc::new(found?);

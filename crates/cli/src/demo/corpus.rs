@@ -1,11 +1,11 @@
-//! The demo's corpus: tokens of one byte in a folder, and an HTTP server that gives them out as an object store would.
+//! The demo's corpus: a dataset of single-byte tokens, and an HTTP server in place of an object store.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use gangline_data::{Target, TokenType, Writer};
-use gangline_server::files::give_out;
+use gangline_server::files::serve_folder;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -27,7 +27,7 @@ pub(super) struct Corpus {
     server: Option<JoinHandle<()>>,
 }
 
-/// Makes the corpus in a folder, with a cache beside it, and gives it out.
+/// Writes the corpus into a folder, serves it, and names a folder for the cache.
 pub(super) fn publish(folder: &Path) -> Result<Corpus, Failure> {
     let (store, cache) = (folder.join("store"), folder.join("data-cache"));
     std::fs::create_dir_all(&store)?;
@@ -43,7 +43,7 @@ pub(super) fn publish(folder: &Path) -> Result<Corpus, Failure> {
     let (address, server) = serve(store, stopped)?;
     let address = format!("http://{address}/{NAME}");
     output::tell(&format!(
-        "the corpus: {} Rust files, {} tokens of a byte, at {address}, where an object store would be",
+        "corpus: {} Rust files, {} single-byte tokens, served at {address} in place of an object store",
         written.documents, written.tokens
     ));
     Ok(Corpus { address, cache, stop: Some(stop), server: Some(server) })
@@ -56,7 +56,7 @@ impl Drop for Corpus {
     }
 }
 
-/// Gives out a folder's files until `stopped`.
+/// Serves a folder's files until `stopped` is sent or dropped.
 fn serve(folder: PathBuf, stopped: oneshot::Receiver<()>) -> Result<(SocketAddr, JoinHandle<()>), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
@@ -64,7 +64,7 @@ fn serve(folder: PathBuf, stopped: oneshot::Receiver<()>) -> Result<(SocketAddr,
     let server = std::thread::spawn(move || {
         runtime.block_on(async {
             tokio::select! {
-                given_out = give_out(listener, folder) => drop(given_out),
+                served = serve_folder(listener, folder) => drop(served),
                 _ = stopped => {}
             }
         });

@@ -65,7 +65,7 @@ pub(super) fn requests_of_fetch(
     }
 }
 
-/// Returns what a node asked for with the relation of its region to that of the objects, as far as both are known.
+/// Splits the bytes that a node read by whether the objects are in its region, if both regions are known.
 pub(super) fn related(
     storage: &Storage,
     node: &NodeName,

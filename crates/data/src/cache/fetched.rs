@@ -40,8 +40,8 @@ pub(super) fn find(cache: &Cache, url: &str) -> Result<Fetched, Error> {
     let place = Arc::new(Place::open(url, &cache.options.settings)?);
     let found = find_at(cache, &place);
     if found.is_err() {
-        let mut vain = cache.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
-        *vain = (vain.0.and(place.requests()), vain.1 + place.came());
+        let mut failed = cache.failed_opens.lock().unwrap_or_else(PoisonError::into_inner);
+        *failed = (failed.0.and(place.requests()), failed.1 + place.bytes_received());
     }
     found
 }
@@ -91,10 +91,10 @@ impl Fetched {
         self.bytes
     }
 
-    /// Bytes that came for it to this program, those of answers that broke off included.
+    /// Bytes that this program has received for it. Answers that broke off count with what came of them.
     #[must_use]
     pub fn fetched(&self) -> u64 {
-        self.place.came()
+        self.place.bytes_received()
     }
 
     /// Requests that were sent for it by this program, retries included.

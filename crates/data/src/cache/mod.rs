@@ -99,8 +99,8 @@ pub struct Cache {
     options: CacheOptions,
     /// What this program's queue may have.
     quota: Option<Quota>,
-    /// Requests for datasets that couldn't be opened, and the bytes that came.
-    in_vain: Arc<Mutex<(Requests, u64)>>,
+    /// Requests that were sent for datasets that could not be opened, and the bytes received.
+    failed_opens: Arc<Mutex<(Requests, u64)>>,
     /// Bytes that this program is fetching, for which it has made room.
     on_their_way: Arc<AtomicU64>,
 }
@@ -156,7 +156,7 @@ impl Cache {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("make", &folder))?;
         }
         let quota = options.settings.get(QUOTA_VARIABLE).map(|text| Quota::parse(text)).transpose()?;
-        let cache = Cache { options, quota, in_vain: Arc::default(), on_their_way: Arc::default() };
+        let cache = Cache { options, quota, failed_opens: Arc::default(), on_their_way: Arc::default() };
         cache.quota.iter().try_for_each(|quota| quota.note(&cache))?;
         Ok(cache)
     }
@@ -181,10 +181,10 @@ impl Cache {
         Ok(found)
     }
 
-    /// Returns what was asked for of datasets that couldn't be opened, and the bytes that came.
+    /// Returns the requests that were sent for datasets that could not be opened, and the bytes received.
     #[must_use]
-    pub fn asked_in_vain(&self) -> (Requests, u64) {
-        *self.in_vain.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn failed_opens(&self) -> (Requests, u64) {
+        *self.failed_opens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The most bytes that a program may have here at a time: the cache's limit, or its queue's quota if that is less.

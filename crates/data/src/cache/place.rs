@@ -149,9 +149,8 @@ impl Place {
         self.link.requests()
     }
 
-    /// Bytes that came.
-    pub(super) fn came(&self) -> u64 {
-        self.link.came()
+    pub(super) fn bytes_received(&self) -> u64 {
+        self.link.bytes_received()
     }
 
     fn url(&self, name: &str) -> String {
