@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from . import _metering, _origin
+from . import _origin
 from .errors import Refused
 
 # Samples that are held out together.
@@ -63,18 +63,16 @@ class MegatronOrder(NamedTuple):
 
 
 class Ordered:
-    """Iterates over the batches of one rank. A subclass has `_native`, the order, and `next_batch`. `reads` returns what this
-    process asked for of each remote source: its address, requests and bytes."""
+    """Iterates over the batches of one rank. A subclass has `_native`, the order, and `next_batch`."""
 
     def __new__(cls, *args, **kwargs):
         torch = sys.modules.get("torch.utils.data")
         return super().__new__(cls if torch is None else _iterable(cls, torch.IterableDataset))
 
-    def __init__(self, names, native, paths, ids, options, reads):
+    def __init__(self, names, native, paths, ids, options):
         self._names, self._native = names, native
         self._paths, self._ids, self._options = paths, ids, json.loads(options)
         self._lock = threading.Lock()
-        _metering.note(self, reads)
         self._is_fresh = True  # whether batches may be left out before the next one
         _origin.note_data(self)
 
@@ -94,7 +92,6 @@ class Ordered:
         while left is None or left > 0:
             yield self.next_batch()
             left = None if left is None else left - 1
-        _metering.look(is_last=True)
 
     def __len__(self) -> int:
         """Returns the batches of the current pass, those before a resume included."""
@@ -176,8 +173,8 @@ def cache_of(folder, limit):
     if not root:
         root = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gangline", "data")
     limit = limit if limit is not None else os.environ.get("GANGLINE_DATA_CACHE_LIMIT")
-    # The ranks of a job's attempt look at a dataset's objects once, and its queue may have a quota.
-    ours = ("HOME", "GANGLINE_ATTEMPT_DIR", "GANGLINE_DATA_CACHE_QUOTA")
+    # The ranks of a job's attempt look at a dataset's objects once, its queue may have a quota, and its requests are noted.
+    ours = ("HOME", "GANGLINE_ATTEMPT_DIR", "GANGLINE_DATA_CACHE_QUOTA", "GANGLINE_DATA_READS")
     is_setting = lambda name, value: (name.startswith("AWS_") or name in ours) and value.isascii()  # noqa: E731
     settings = {name: value for name, value in os.environ.items() if is_setting(name, value)}
     return os.fspath(root), None if limit in (None, "") else int(limit), settings

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import _metering, _native
+from . import _native
 from ._order import Ordered, absolute, cache_of, one_of, options_of
 from ._records import open_records
 
@@ -74,9 +74,7 @@ class Rows(Ordered):
         content = hashlib.sha256(b"".join(records.id for records in self._records)).digest()[:16]
         ids = [f"{records.id.hex()} (of sizes and ends of files)" for records in self._records]
         places = [absolute(os.fspath(path)) for path in sources.values()]
-        fetched = self._fetched
-        reads = lambda: [one.reads() for one in fetched]  # noqa: E731
-        super().__init__(list(sources), _native.Records(counts, content, options), places, ids, options, reads)
+        super().__init__(list(sources), _native.Records(counts, content, options), places, ids, options)
         self._transform, self._collate = transform, collate
         self._last = []
 
@@ -95,7 +93,6 @@ class Rows(Ordered):
                 self._native.restore(before, True)
                 raise
             self._last = taken
-            _metering.look()
             return batch
 
     @property

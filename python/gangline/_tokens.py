@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from . import _metering, _native
+from . import _native
 from ._order import MegatronOrder, Ordered, absolute, cache_of, one_of, options_of
 from ._report import data_phase
 from .errors import Refused
@@ -138,7 +138,7 @@ class Tokens(Ordered):
         native = _native.Tokens(paths, options, cache_of(cache, cache_limit))
         covered = {True: "every byte", False: "sizes and ends of files"}
         ids = [f"{digest} (of {covered[is_whole]})" for digest, is_whole in native.ids()]
-        super().__init__(list(sources), native, [absolute(path) for path, _ in paths], ids, options, native.reads)
+        super().__init__(list(sources), native, [absolute(path) for path, _ in paths], ids, options)
         rows, stored = self._native.shape()
         self.labels, self._width, self._is_packed = labels, dtype, pack is not None
         shape, of_tokens = (rows, sequence_length), WIDTHS.get(dtype, numpy.dtype(stored))
@@ -165,7 +165,6 @@ class Tokens(Ordered):
     def _fill(self, *memory):
         with data_phase(self._native.is_here):
             self._native.fill(self._width, *memory)
-        _metering.look()
 
     def _next_packed(self, inputs, flat_inputs, give_inputs):
         labels, flat_labels, give_labels = self._memory()

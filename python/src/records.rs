@@ -103,19 +103,6 @@ impl Fetched {
     fn path(&self) -> PathBuf {
         self.inner.path().to_owned()
     }
-
-    /// Returns its address, and the requests and the bytes that this process fetched it by.
-    fn reads(&self) -> Reads {
-        reads_of(&self.inner)
-    }
-}
-
-/// The address of a dataset; GET, HEAD and LIST requests; those that failed; bytes.
-pub(crate) type Reads = (String, u64, u64, u64, u64, u64);
-
-pub(crate) fn reads_of(fetched: &gangline_data::Fetched) -> Reads {
-    let requests = fetched.requests();
-    (fetched.address(), requests.get, requests.head, requests.list, requests.failed, fetched.fetched())
 }
 
 /// Brings the dataset at an address into the cache, unless it is there, and compares all of it with its checksums.

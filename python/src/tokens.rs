@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use serde::Deserialize;
 
 use crate::errors::{data_exception, refused};
-use crate::records::{GivenCache, Reads, open_cache, reads_of};
+use crate::records::{GivenCache, open_cache};
 
 /// The loader's options, as Python writes them.
 #[derive(Deserialize)]
@@ -168,11 +168,6 @@ impl Tokens {
     fn ids(&self) -> Vec<(String, bool)> {
         let hex = |id: [u8; 16]| id.iter().map(|byte| format!("{byte:02x}")).collect();
         self.lock().sources().iter().map(|source| (hex(source.id()), source.is_id_of_every_byte())).collect()
-    }
-
-    /// Returns what this process fetched of each source that is remote.
-    fn reads(&self, py: Python<'_>) -> Vec<Reads> {
-        py.detach(|| self.lock().sources().iter().filter_map(Source::cached).map(reads_of).collect())
     }
 
     /// Returns the batches of the current pass, and those that are left of it; None without an end.

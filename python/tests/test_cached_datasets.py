@@ -23,6 +23,14 @@ for _ in tokens:
     gangline.report(tokens.steps)
 """
 
+SILENT = """
+import os, signal, sys, gangline
+tokens = gangline.Tokens(sys.argv[1], sequence_length=1024, global_batch=64, source_dtype="uint16", kind="numpy")
+for _ in tokens:
+    pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 
 class Handler(http.server.BaseHTTPRequestHandler):
     """Serves one object with ranges, and counts the requests and the bytes for it."""
@@ -107,6 +115,14 @@ def test_a_job_goes_where_its_data_is_and_its_requests_are_the_servers(plane, se
     assert second["attempts"][0]["shares"][0]["node"] == "b", "a is as free, and comes first"
     assert second["attempts"][0]["placed_because"].endswith("; 20.0 MiB of its datasets are there")
     assert (second["dataset_reads"][0]["get"], server.counted["get"]) == (0, 4), "everything was there"
+
+    # A rank that reports nothing, and is killed, has said all the same what it asked for.
+    (tmp_path / "silent.py").write_text(SILENT)
+    before = collections.Counter(server.counted)
+    silent = f'recovery: {{max_faults: 0}}\nenvs: {{GANGLINE_DATA_CACHE: "{tmp_path / "elsewhere"}"}}\n'
+    killed = plane.ended(plane.submit("silent", f"{silent}run: python {tmp_path / 'silent.py'} {url}\n"))
+    asked = {"dataset": url, "list": 0, "failed": 0, **(server.counted - before), **nowhere}
+    assert (killed["state"], killed["dataset_reads"]) == ("failed", [asked])
 
     # A cache that somebody removed is known to be empty after the next job that looks there.
     for file in sorted((tmp_path / "cache").rglob("*"), reverse=True):

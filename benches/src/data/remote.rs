@@ -92,12 +92,12 @@ fn node(folder: &Path, objects: BTreeMap<String, Vec<u8>>, report: &mut Report) 
     let far = Server { objects: objects.clone(), delay: ROUND_TRIP, ..Server::default() };
     let (server, address) = Server { objects, ..Server::default() }.start();
     let root = tempfile::tempdir_in(folder).context("make a folder")?;
-    let read = |rank: u32| -> Result<()> {
-        let source = found(root.path(), &address)?;
+    let read = |(job, rank): (usize, u32)| -> Result<()> {
+        let source = found(root.path(), &address, Some(job))?;
         let world = NonZeroU32::new(RANKS).context("it isn't 0")?;
         read_through(&mut loader_of_rank(source, Shuffle::default(), (rank, world))?).map(drop)
     };
-    let ranks = (0..JOBS).flat_map(|_| 0..RANKS);
+    let ranks = (0..JOBS).flat_map(|job| (0..RANKS).map(move |rank| (job, rank)));
     std::thread::scope(|scope| {
         let running: Vec<_> = ranks.map(|rank| scope.spawn(move || read(rank))).collect();
         running.into_iter().try_for_each(|thread| thread.join().expect("a reader doesn't panic"))
@@ -105,12 +105,8 @@ fn node(folder: &Path, objects: BTreeMap<String, Vec<u8>>, report: &mut Report) 
     let most = (ranges + count) as f64;
     let gets = server.gets.load(Ordering::SeqCst) as f64;
     report.figure("GETs of all eight together, once for the node", gets, "", Bar::AtMost(most));
-    report.figure(
-        "listings of all eight, each of which is a program of no job here",
-        loaded(&server.lists),
-        "",
-        Bar::None,
-    );
+    let looks = loaded(&server.lists) + loaded(&server.heads);
+    report.figure("LISTs and HEADs of all eight together; one for each object", looks, "", Bar::AtMost(count as f64));
     drop((server, root));
     let (_far, address) = far.start();
     let taken = (0..ROUNDS).map(|_| first_batch(folder, &address)).collect::<Result<Vec<_>>>()?;
@@ -124,7 +120,7 @@ fn first_batch(folder: &Path, address: &str) -> Result<f64> {
     let root = tempfile::tempdir_in(folder).context("make a folder")?;
     settle(folder)?;
     let began = Instant::now();
-    let mut loader = loader(found(root.path(), address)?, Shuffle::default())?;
+    let mut loader = loader(found(root.path(), address, None)?, Shuffle::default())?;
     let mut inputs = vec![0; BATCH * LENGTH * 8];
     loader.fill(&mut Room { width: Width::Int64, inputs: &mut inputs, labels: &mut [], positions: &mut [] })?;
     Ok(began.elapsed().as_secs_f64())
@@ -138,19 +134,21 @@ fn loaded(count: &AtomicUsize) -> f64 {
 fn epoch(folder: &Path, address: &str) -> Result<f64> {
     let root = tempfile::tempdir_in(folder).context("make a folder")?;
     let began = Instant::now();
-    let mut loader = loader(found(root.path(), address)?, Shuffle::default())?;
+    let mut loader = loader(found(root.path(), address, None)?, Shuffle::default())?;
     let samples = read_through(&mut loader)?;
     Ok(samples as f64 * SAMPLE_BYTES as f64 / began.elapsed().as_secs_f64() / MEGABYTE)
 }
 
-fn found(root: &Path, address: &str) -> Result<Source> {
+/// Opens the set, as a rank of a job's attempt if one is said.
+fn found(root: &Path, address: &str, job: Option<usize>) -> Result<Source> {
     let settings = [
         ("AWS_ENDPOINT_URL", address),
         ("AWS_ACCESS_KEY_ID", "bench"),
         ("AWS_SECRET_ACCESS_KEY", "bench"),
         ("AWS_REGION", "us-east-1"),
     ];
-    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let mut settings = BTreeMap::from(settings.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    settings.extend(job.map(|job| ("GANGLINE_ATTEMPT_DIR".to_owned(), format!("/attempts/{job}"))));
     let threads = NonZeroU32::new(THREADS).context("it isn't 0")?;
     let cache = Cache::open(CacheOptions { root: root.to_owned(), bytes_max: None, settings, threads })?;
     Ok(Source::open_fetched(cache.find("s3://bucket/set")?, Some(TokenType::Uint16))?)

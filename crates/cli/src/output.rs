@@ -35,12 +35,6 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     say(&text)
 }
 
-/// Writes a value on one line.
-pub(crate) fn json_line(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string(value).map_err(|error| Failure::local(error.to_string(), ""))?;
-    say(&text)
-}
-
 /// Formats a plain table; columns whose heading starts with `>` are aligned to the right.
 pub(crate) fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use gangline_data::{READS_VARIABLE, Requests, tallies_in};
 use server::Server;
 
 /// How long a run may take until it has ended a file.
@@ -192,11 +193,37 @@ fn an_object_that_changes_while_it_is_fetched_is_refused() {
     let missing = warm(folder.path(), &address, "s3://bucket/set/none.bin").output().expect("gangline runs");
     let said = String::from_utf8_lossy(&missing.stderr);
     assert!(missing.status.code() == Some(1) && said.contains("there is no such object"), "{said}");
-    // A dataset that cannot be opened still says which requests it took, since somebody pays for them.
-    let asked = server.requests();
-    let missing = warm(folder.path(), &address, "s3://bucket/set/none.bin").arg("--counts").output().expect("it runs");
-    let said: serde_json::Value = serde_json::from_slice(&missing.stdout).expect("a line of JSON");
-    assert_eq!(said["head"].as_u64(), Some((server.requests() - asked) as u64), "{said}");
+}
+
+#[test]
+fn what_a_program_asked_for_is_noted_though_it_is_killed_or_opens_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let (server, address) = Server { objects: objects(), is_held: AtomicBool::new(true), ..Server::default() }.start();
+    let noting = |url: &str| {
+        let mut command = warm(folder, &address, url);
+        command.env(READS_VARIABLE, folder.join("reads")).spawn().expect("gangline runs")
+    };
+    let noted = || tallies_in(&folder.join("reads"));
+    let mut killed = noting("s3://bucket/set");
+    let deadline = Instant::now() + PATIENCE;
+    // A listing, and all five ranges, none of which is answered.
+    while server.requests() < 6 {
+        assert!(Instant::now() < deadline, "{} requests", server.requests());
+        std::thread::yield_now();
+    }
+    killed.kill().expect("it runs");
+    killed.wait().expect("it ended");
+    let asked = Requests { get: 5, list: 1, ..Requests::default() };
+    assert_eq!(noted(), BTreeMap::from([("s3://bucket/set".to_owned(), (asked, 0))]));
+    server.is_held.store(false, Ordering::SeqCst);
+    warmed(noting("s3://bucket/set"));
+    let asked = Requests { get: 10, list: 2, ..Requests::default() };
+    assert_eq!(noted()["s3://bucket/set"], (asked, (28 << 20) + 10));
+    assert_eq!(server.requests(), 12);
+    let missing = noting("s3://bucket/set/none.bin").wait_with_output().expect("it ended");
+    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(noted()["s3://bucket/set/none.bin"], (Requests { head: 1, ..Requests::default() }, 0));
 }
 
 #[test]

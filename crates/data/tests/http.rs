@@ -87,9 +87,26 @@ fn a_folder_is_found_by_its_manifest() {
     assert_eq!((remote.id(), remote.documents()), (local.id(), Some(300)));
     assert!(stored(&remote).unwrap() == stored(&local).unwrap());
     // The manifest is read to know the files, and kept as one of them.
-    assert_eq!((server.gets.load(Ordering::SeqCst), server.heads.load(Ordering::SeqCst)), (4, 3));
+    let asked = || (server.gets.load(Ordering::SeqCst), server.heads.load(Ordering::SeqCst));
+    assert_eq!(asked(), (3, 3));
+    let again = source(folder.path(), &format!("{address}/bucket/set")).unwrap();
+    assert!(stored(&again).unwrap() == stored(&local).unwrap());
+    assert_eq!(asked(), (3, 6), "it is looked at whether each is as it was");
+    drop((again, remote));
+    server.state.store(1, Ordering::SeqCst);
+    drop(source(folder.path(), &format!("{address}/bucket/set")).unwrap());
+    assert_eq!(asked(), (5, 9), "a manifest in another state is another copy; so are the documents' ends");
     let error = source(folder.path(), &format!("{address}/bucket/none")).unwrap_err().to_string();
     assert!(error.contains("no manifest.json and no index.json is there that names its files"), "{error}");
+}
+
+#[test]
+fn an_empty_manifest_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let objects = BTreeMap::from([("set/manifest.json".to_owned(), Vec::new())]);
+    let (_server, address) = Server { objects, ..Server::default() }.start();
+    let error = source(folder.path(), &format!("{address}/bucket/set")).unwrap_err();
+    assert!(whole(&error).contains("set/manifest.json"), "{}", whole(&error));
 }
 
 #[test]

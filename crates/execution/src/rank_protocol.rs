@@ -12,8 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use gangline_base::{Bytes, MetricValue, Phase, Step, Tokens};
 
-use crate::protocol::DatasetReads;
-
 /// Maximum length of a rank's line, including its line end.
 pub const RANK_LINE_BYTES_MAX: usize = 64 << 10;
 /// Steps, bytes and tokens beyond this are taken for mistakes (and would not survive every JSON parser).
@@ -21,9 +19,6 @@ pub const COUNT_MAX: u64 = 1 << 53;
 
 /// Maximum number of metrics in one line; further ones are dropped.
 pub const METRICS_MAX: usize = 64;
-/// Maximum number of datasets of a rank, and maximum length of an address; further and longer ones are dropped.
-pub const DATASETS_MAX: usize = 64;
-const ADDRESS_BYTES_MAX: usize = 1_024;
 /// The metric that has a key of its own.
 pub(crate) const LOSS: &str = "loss";
 /// The tokens of a step, among the readings.
@@ -56,8 +51,6 @@ pub struct RankMessage {
     pub tokens: Option<Tokens>,
     /// Time since its last step that it spent in phases without entering them.
     pub phase_times: Vec<(Phase, Duration)>,
-    /// What it has asked for of datasets since it started, by their addresses.
-    pub dataset_reads: Vec<(String, DatasetReads)>,
     /// A checkpoint that became durable.
     pub checkpoint: Option<CheckpointSaved>,
     /// The step at which it will end.
@@ -103,8 +96,6 @@ struct Wire {
     tokens: Option<u64>,
     #[serde(default)]
     phase_seconds: BTreeMap<String, Option<f64>>,
-    #[serde(default)]
-    datasets: BTreeMap<String, DatasetReads>,
     checkpoint: Option<WireCheckpoint>,
     total_steps: Option<u64>,
 }
@@ -151,7 +142,6 @@ impl RankMessage {
             loss: loss.filter(|loss| loss.is_finite()),
             tokens,
             phase_times,
-            dataset_reads: dataset_reads(wire.datasets)?,
             checkpoint,
             total_steps: wire.total_steps.map(|steps| bounded("total_steps", steps)).transpose()?.map(Step),
             refused_values,
@@ -174,17 +164,6 @@ fn phase_times(seconds: &BTreeMap<String, Option<f64>>) -> (Vec<(Phase, Duration
     let all: Vec<Option<(Phase, Duration)>> = given.map(read).collect();
     let refused = all.iter().filter(|time| time.is_none()).count();
     (all.into_iter().flatten().collect(), u64::try_from(refused).expect("a line is limited"))
-}
-
-/// Returns what was asked for of datasets whose addresses aren't too long, up to a limited number.
-fn dataset_reads(all: BTreeMap<String, DatasetReads>) -> Result<Vec<(String, DatasetReads)>, RefusedLine> {
-    let named = all.into_iter().filter(|(address, _)| address.len() <= ADDRESS_BYTES_MAX).take(DATASETS_MAX);
-    let checked = |(address, reads): (String, DatasetReads)| {
-        let DatasetReads { get, head, list, failed, bytes } = reads;
-        [get, head, list, failed, bytes].into_iter().try_for_each(|count| bounded("datasets", count).map(drop))?;
-        Ok((address, reads))
-    };
-    named.map(checked).collect()
 }
 
 fn phase_named(name: &str) -> Option<Phase> {
@@ -293,18 +272,6 @@ mod tests {
             let message = said(&format!(r#"{{"at":{at},"step":1}}"#));
             assert_eq!((message.said_at, message.step), (None, Some(Step(1))), "{at}");
         }
-    }
-
-    #[test]
-    fn requests_for_datasets_are_read_by_address() {
-        let line = br#"{"datasets":{"s3://b/c4":{"get":3,"list":1,"failed":2,"bytes":900,"put":7},"s3://b/pile":{}}}"#;
-        let reads = DatasetReads { get: 3, head: 0, list: 1, failed: 2, bytes: 900 };
-        let expected = [("s3://b/c4".to_owned(), reads), ("s3://b/pile".to_owned(), DatasetReads::default())];
-        assert_eq!(RankMessage::parse(line).expect("a message").dataset_reads, expected);
-        let many: Vec<String> = (0..DATASETS_MAX + 9).map(|number| format!("\"s{number}\":{{}}")).collect();
-        let line = format!("{{\"datasets\":{{{},\"{}\":{{}}}}}}", many.join(","), "x".repeat(ADDRESS_BYTES_MAX + 1));
-        assert_eq!(RankMessage::parse(line.as_bytes()).expect("a message").dataset_reads.len(), DATASETS_MAX);
-        assert!(RankMessage::parse(br#"{"datasets":{"a":{"get":9007199254740993}}}"#).is_err());
     }
 
     #[test]

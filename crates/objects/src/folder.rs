@@ -17,7 +17,7 @@ use gangline_base::Timestamp;
 use crate::disk::{ASIDE_PREFIX, Disk};
 use crate::error::DiskError;
 use crate::remote::OBJECTS_MAX;
-use crate::{Fault, Object, Part, Remote, State, Tag};
+use crate::{Fault, Meter, Object, Part, Remote, State, Tag};
 
 /// The file that is locked during a conditional change; no object has this name.
 const LOCK: &str = ".lock";
@@ -32,13 +32,19 @@ static UPLOADS: AtomicU64 = AtomicU64::new(0);
 pub struct Folder {
     root: PathBuf,
     disk: Disk,
+    meter: Meter,
 }
 
 impl Folder {
     /// Returns the folder at this path, which is created when the first object is put.
     #[must_use]
     pub fn new(root: PathBuf) -> Folder {
-        Folder { root, disk: Disk::default() }
+        Folder::metered(root, Meter::default())
+    }
+
+    /// The same; the meter counts the bytes that are read.
+    pub(crate) fn metered(root: PathBuf, meter: Meter) -> Folder {
+        Folder { root, disk: Disk::default(), meter }
     }
 }
 
@@ -87,7 +93,12 @@ impl Remote for Folder {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(Fault::Changed),
             read => read.map_err(fault)?,
         }
+        self.meter.receive(length);
         check()
+    }
+
+    fn meter(&self) -> Option<&Meter> {
+        Some(&self.meter)
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<Object>, Fault> {

@@ -13,8 +13,8 @@ use reqwest::{Client, Method, Response, StatusCode, Url, redirect};
 use tokio::runtime::Runtime;
 
 use crate::remote::append;
-use crate::requests::{Kind, Meter};
-use crate::{Error, Fault, Object, Remote, Requests, State, Tag, shown};
+use crate::requests::Kind;
+use crate::{Error, Fault, Meter, Object, Remote, State, Tag, shown};
 
 /// The longest that one request may take: 64 MiB at less than 2 Mbit/s are given up, and tried again.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(300);
@@ -34,7 +34,7 @@ pub(crate) struct Site {
 
 impl Site {
     /// Opens `https://host/folder` without looking at it.
-    pub(crate) fn open(url: &str) -> Result<Site, Error> {
+    pub(crate) fn open(url: &str, meter: Meter) -> Result<Site, Error> {
         let refused = |why: String| Error::Address { url: shown(url), why };
         let mut folder = Url::parse(url).map_err(|error| refused(error.to_string()))?;
         if !matches!(folder.scheme(), "http" | "https") || !folder.has_host() {
@@ -52,7 +52,7 @@ impl Site {
             .map_err(|error| refused(error.to_string()))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| refused(format!("its runtime can't be started: {error}")))?;
-        Ok(Site { runtime, client, folder, meter: Meter::default() })
+        Ok(Site { runtime, client, folder, meter })
     }
 
     /// The address of an object; what is behind the folder's `?` is behind each.
@@ -70,8 +70,9 @@ impl Site {
         let mut request = self.client.request(method, self.address(key)?).headers(headers);
         // Bytes are wanted as they lie.
         request = request.header(ACCEPT_ENCODING, "identity");
+        self.meter.begin(kind);
         let answer = request.send().await;
-        self.meter.count(kind, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
+        self.meter.end(kind, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
         let answer = answer.map_err(passing)?;
         match answer.status() {
             status if status.is_success() => Ok(answer),
@@ -111,12 +112,13 @@ impl Site {
                 "the server ignores ranges: fetch the data to a disk, or serve it from a server that knows `Range`";
             return Err(Fault::Unable(why.into()));
         }
-        Self::body(answer, range.end - range.start, into).await
+        self.body(answer, range.end - range.start, into).await
     }
 
     /// Reads a body of so many bytes at most.
-    async fn body(mut answer: Response, most: u64, into: &mut Vec<u8>) -> Result<(), Fault> {
+    async fn body(&self, mut answer: Response, most: u64, into: &mut Vec<u8>) -> Result<(), Fault> {
         while let Some(more) = answer.chunk().await.map_err(passing)? {
+            self.meter.receive(more.len());
             append(into, &more, most)?;
         }
         Ok(())
@@ -177,8 +179,8 @@ impl Remote for Site {
         Err(read_only())
     }
 
-    fn requests(&self) -> Requests {
-        self.meter.requests()
+    fn meter(&self) -> Option<&Meter> {
+        Some(&self.meter)
     }
 }
 
@@ -229,17 +231,17 @@ mod tests {
     #[test]
     fn an_address_without_a_host_is_refused_and_no_signature_is_shown() {
         for url in ["https://", "ftp://host/x", "https:host?", "http:///x?secret"] {
-            let refused = Site::open(url).map(drop);
+            let refused = Site::open(url, Meter::default()).map(drop);
             let is_shown = refused.as_ref().is_err_and(|error| error.to_string().contains("secret"));
             assert!(!is_shown, "{url}");
         }
-        assert!(matches!(Site::open("ftp://host/x").map(drop), Err(Error::Address { .. })));
+        assert!(matches!(Site::open("ftp://host/x", Meter::default()).map(drop), Err(Error::Address { .. })));
         assert_eq!(shown("https://me:word@host/a?b=c"), "https://host/a");
     }
 
     #[test]
     fn an_objects_address_keeps_what_is_behind_the_folders() {
-        let site = Site::open("https://host/a%20b/?sig=1").unwrap();
+        let site = Site::open("https://host/a%20b/?sig=1", Meter::default()).unwrap();
         assert_eq!(site.address("x y.bin").unwrap().as_str(), "https://host/a%20b/x%20y.bin?sig=1");
     }
 }

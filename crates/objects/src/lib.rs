@@ -21,6 +21,7 @@ mod remote;
 mod requests;
 #[cfg(feature = "s3")]
 mod s3;
+mod tally;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,7 +32,8 @@ pub use folder::{Folder, folder_of, modified};
 pub use link::{Link, Policy, TRIES_MAX};
 pub use parts::Part;
 pub use remote::{Fault, Object, Remote, State, Tag};
-pub use requests::Requests;
+pub use requests::{Meter, Requests};
+pub use tally::{Tally, tallies_in};
 
 /// Opens the place at `s3://bucket/prefix`, `file:///folder` or a path, without looking at it. The settings
 /// for S3 are named as in the environment of AWS's own tools.
@@ -39,18 +41,22 @@ pub use requests::Requests;
 /// # Errors
 /// [`Error::Address`].
 pub fn open(url: &str, settings: &BTreeMap<String, String>) -> Result<Box<dyn Remote>, Error> {
+    open_metered(url, settings, Meter::default())
+}
+
+fn open_metered(url: &str, settings: &BTreeMap<String, String>, meter: Meter) -> Result<Box<dyn Remote>, Error> {
     match folder_of(url) {
-        Some(path) => Ok(Box::new(Folder::new(PathBuf::from(path)))),
-        None => open_s3(url, settings),
+        Some(path) => Ok(Box::new(Folder::metered(PathBuf::from(path), meter))),
+        None => open_s3(url, settings, meter),
     }
 }
 
-/// Opens a place that is only read: as [`open`], and `https://host/folder`.
+/// Opens a place that is only read: as [`open`], and `https://host/folder`. What is asked for is counted by the meter.
 ///
 /// # Errors
 /// [`Error::Address`].
-pub fn open_to_read(url: &str, settings: &BTreeMap<String, String>) -> Result<Box<dyn Remote>, Error> {
-    if is_http(url) { open_http(url) } else { open(url, settings) }
+pub fn open_to_read(url: &str, settings: &BTreeMap<String, String>, meter: Meter) -> Result<Box<dyn Remote>, Error> {
+    if is_http(url) { open_http(url, meter) } else { open_metered(url, settings, meter) }
 }
 
 /// Whether an address is one of HTTP or HTTPS.
@@ -70,22 +76,22 @@ pub fn shown(url: &str) -> String {
 }
 
 #[cfg(feature = "s3")]
-fn open_s3(url: &str, settings: &BTreeMap<String, String>) -> Result<Box<dyn Remote>, Error> {
-    Ok(Box::new(s3::Bucket::open(url, settings)?))
+fn open_s3(url: &str, settings: &BTreeMap<String, String>, meter: Meter) -> Result<Box<dyn Remote>, Error> {
+    Ok(Box::new(s3::Bucket::open(url, settings, meter)?))
 }
 
 #[cfg(feature = "s3")]
-fn open_http(url: &str) -> Result<Box<dyn Remote>, Error> {
-    Ok(Box::new(http::Site::open(url)?))
+fn open_http(url: &str, meter: Meter) -> Result<Box<dyn Remote>, Error> {
+    Ok(Box::new(http::Site::open(url, meter)?))
 }
 
 #[cfg(not(feature = "s3"))]
-fn open_s3(url: &str, _: &BTreeMap<String, String>) -> Result<Box<dyn Remote>, Error> {
-    open_http(url)
+fn open_s3(url: &str, _: &BTreeMap<String, String>, meter: Meter) -> Result<Box<dyn Remote>, Error> {
+    open_http(url, meter)
 }
 
 #[cfg(not(feature = "s3"))]
-fn open_http(url: &str) -> Result<Box<dyn Remote>, Error> {
+fn open_http(url: &str, _: Meter) -> Result<Box<dyn Remote>, Error> {
     let why = "write a path or file:///folder; this program was built without S3 and HTTP".to_owned();
     Err(Error::Address { url: shown(url), why })
 }

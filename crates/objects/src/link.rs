@@ -5,11 +5,10 @@
 
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Error, Fault, Object, Remote, Requests, State, Tag};
+use crate::{Error, Fault, Meter, Object, Remote, Requests, State, Tag};
 
 /// How often an act is tried in total.
 pub const TRIES_MAX: u32 = 6;
@@ -41,16 +40,13 @@ pub struct Link {
     paid_until: Mutex<Option<Instant>>,
     /// Whether the remote keeps conditions, once that was tried.
     keeps_conditions: OnceLock<bool>,
-    /// Bytes that [`Link::get_of`] has received.
-    bytes_received: AtomicU64,
 }
 
 impl Link {
     /// Returns a link that has sent nothing yet.
     #[must_use]
     pub fn new(remote: Box<dyn Remote>, policy: Policy) -> Link {
-        let (paid_until, bytes_received) = (Mutex::new(None), AtomicU64::new(0));
-        Link { remote, policy, paid_until, keeps_conditions: OnceLock::new(), bytes_received }
+        Link { remote, policy, paid_until: Mutex::new(None), keeps_conditions: OnceLock::new() }
     }
 
     /// Puts an object, replacing one of the same name.
@@ -91,9 +87,7 @@ impl Link {
             tries += 1;
             into.clear();
             into.reserve_exact(usize::try_from(expected).expect("64-bit Linux only"));
-            let got = self.remote.get_of(key, range.clone(), mark, into);
-            self.bytes_received.fetch_add(into.len() as u64, Ordering::Relaxed);
-            got?;
+            self.remote.get_of(key, range.clone(), mark, into)?;
             let found = into.len() as u64;
             if found == expected { Ok(()) } else { Err(Fault::Passing(Short { expected, found }.into())) }
         });
@@ -217,13 +211,13 @@ impl Link {
     /// Returns how many bytes [`Link::get_of`] has received so far. Answers that broke off count with what came of them.
     #[must_use]
     pub fn bytes_received(&self) -> u64 {
-        self.bytes_received.load(Ordering::Relaxed)
+        self.remote.meter().map_or(0, Meter::bytes_received)
     }
 
     /// Returns the billed requests sent so far, retries included.
     #[must_use]
     pub fn requests(&self) -> Requests {
-        self.remote.requests()
+        self.remote.meter().map(Meter::requests).unwrap_or_default()
     }
 
     pub(crate) fn persist<T>(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gangline_base::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Part, Requests, Source};
+use crate::{Meter, Part, Source};
 
 /// The most objects of a listing.
 pub(crate) const OBJECTS_MAX: usize = 4_000_000;
@@ -29,6 +29,7 @@ pub trait Remote: Send + Sync {
         };
         check()?;
         *into = self.get(key, range)?;
+        self.meter().into_iter().for_each(|meter| meter.receive(into.len()));
         check()
     }
     /// Lists the objects whose names begin with the prefix, which ends with a slash.
@@ -73,9 +74,9 @@ pub trait Remote: Send + Sync {
     fn signed_url(&self, _key: &str, _lifetime: Duration) -> Result<String, Fault> {
         Err(Fault::Unable("it has no signed addresses".into()))
     }
-    /// Returns the billed requests sent so far; none by default.
-    fn requests(&self) -> Requests {
-        Requests::default()
+    /// Returns what counts the billed requests, and the bytes that [`Remote::get_of`] receives; nothing by default.
+    fn meter(&self) -> Option<&Meter> {
+        None
     }
 }
 

@@ -1,7 +1,9 @@
 //! Counts of the requests that an object store bills, by kind.
 
-#[cfg(feature = "s3")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::tally::Tally;
 
 /// The requests sent so far, each as often as it was sent: retries, pages of a listing and refusals (4xx) count
 /// too. Providers have a price for each kind. Server errors (5xx), for which S3 has none, are counted apart ("Billing for Amazon S3
@@ -48,32 +50,73 @@ pub(crate) enum Kind {
     Head,
 }
 
-/// Counts requests below the retries, once each is answered; from any thread. The last count is of those that failed.
-#[cfg(feature = "s3")]
-#[derive(Debug, Default)]
-pub(crate) struct Meter([AtomicU64; 6]);
-
-/// The place of the requests that failed.
+/// The places of what is counted: each kind of request, the requests that failed, and the bytes received.
 #[cfg(feature = "s3")]
 const FAILED: usize = 5;
+const BYTES: usize = 6;
+pub(crate) const PLACES: usize = 7;
 
-#[cfg(feature = "s3")]
+/// Counts requests below the retries, and the bytes received; from any thread. A request counts from before it is sent: whoever is
+/// killed while it waits has asked for it.
+#[derive(Debug, Default)]
+pub struct Meter {
+    counts: [AtomicU64; PLACES],
+    tally: Option<Arc<Tally>>,
+}
+
 impl Meter {
-    /// Counts a request that was answered with this status, or not at all.
-    pub(crate) fn count(&self, kind: Kind, status: Option<u16>) {
-        let place = if status.is_some_and(|status| status < 500) { kind as usize } else { FAILED };
-        self.0[place].fetch_add(1, Ordering::Relaxed);
+    /// Notes in a tally, too, what it counts.
+    #[must_use]
+    pub fn with(tally: Arc<Tally>) -> Meter {
+        Meter { tally: Some(tally), ..Meter::default() }
     }
 
-    pub(crate) fn requests(&self) -> Requests {
-        let of = |kind: Kind| self.0[kind as usize].load(Ordering::Relaxed);
-        Requests {
-            put: of(Kind::Put),
-            get: of(Kind::Get),
-            list: of(Kind::List),
-            delete: of(Kind::Delete),
-            head: of(Kind::Head),
-            failed: self.0[FAILED].load(Ordering::Relaxed),
+    /// Counts a request that is about to be sent.
+    #[cfg(feature = "s3")]
+    pub(crate) fn begin(&self, kind: Kind) {
+        self.add(&[(kind as usize, 1)]);
+    }
+
+    /// Counts a request apart that was begun and answered with this status, or not at all, if that is no answer to pay for.
+    #[cfg(feature = "s3")]
+    pub(crate) fn end(&self, kind: Kind, status: Option<u16>) {
+        if status.is_none_or(|status| status >= 500) {
+            self.add(&[(kind as usize, -1), (FAILED, 1)]);
         }
     }
+
+    /// Counts bytes of an answer.
+    pub(crate) fn receive(&self, bytes: usize) {
+        self.add(&[(BYTES, i64::try_from(bytes).expect("memory has fewer"))]);
+    }
+
+    fn add(&self, more: &[(usize, i64)]) {
+        for (place, more) in more {
+            self.counts[*place].fetch_add(more.cast_unsigned(), Ordering::Relaxed);
+        }
+        self.tally.iter().for_each(|tally| tally.add(more));
+    }
+
+    /// Returns the requests counted so far.
+    #[must_use]
+    pub fn requests(&self) -> Requests {
+        requests_of(&self.counts.each_ref().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// Returns the bytes counted so far.
+    #[must_use]
+    pub fn bytes_received(&self) -> u64 {
+        self.counts[BYTES].load(Ordering::Relaxed)
+    }
+}
+
+/// Returns the requests of counts.
+pub(crate) const fn requests_of(counts: &[u64; PLACES]) -> Requests {
+    let [put, get, list, delete, head, failed, _] = *counts;
+    Requests { put, get, list, delete, head, failed }
+}
+
+/// Returns the bytes of counts.
+pub(crate) const fn bytes_of(counts: &[u64; PLACES]) -> u64 {
+    counts[BYTES]
 }

@@ -29,8 +29,8 @@ use reqwest::Method;
 use tokio::runtime::Runtime;
 
 use crate::remote::{OBJECTS_MAX, append};
-use crate::requests::{Kind, Meter};
-use crate::{Error, Fault, Object, Part, Remote, Requests, Source, State, Tag, aws};
+use crate::requests::Kind;
+use crate::{Error, Fault, Meter, Object, Part, Remote, Source, State, Tag, aws};
 
 /// The longest that one request may take: 64 MiB at less than 2 Mbit/s are given up, and tried again.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(300);
@@ -55,7 +55,7 @@ impl Bucket {
     /// Opens `s3://bucket/prefix` without looking at it. Settings are named as in the environment of AWS's
     /// own tools (`AWS_REGION`, `AWS_ENDPOINT_URL`, ...) and completed from the files of these tools; unknown
     /// ones are ignored.
-    pub(crate) fn open(url: &str, settings: &BTreeMap<String, String>) -> Result<Bucket, Error> {
+    pub(crate) fn open(url: &str, settings: &BTreeMap<String, String>, meter: Meter) -> Result<Bucket, Error> {
         let refused = |why: String| Error::Address { url: url.to_owned(), why };
         let place = url.strip_prefix("s3://").ok_or_else(|| refused("write s3://bucket/prefix".to_owned()))?;
         let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
@@ -68,7 +68,7 @@ impl Bucket {
         // The link above retries: a failure is returned at once.
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let client = ClientOptions::new().with_timeout(REQUEST_TIME_MAX).with_connect_timeout(CONNECT_TIME_MAX);
-        let meter = Arc::new(Meter::default());
+        let meter = Arc::new(meter);
         let mut builder = AmazonS3Builder::new()
             .with_client_options(client)
             .with_http_connector(Metering(Arc::clone(&meter)))
@@ -168,6 +168,7 @@ impl Remote for Bucket {
             }
             let mut body = answer.into_stream();
             while let Some(more) = body.try_next().await.map_err(fault)? {
+                self.meter.receive(more.len());
                 append(into, &more, most)?;
             }
             Ok(())
@@ -264,8 +265,9 @@ impl Remote for Bucket {
         }
         let (Some(url), Some(client)) = (url, &self.client) else { return self.delete(key).map(|()| true) };
         // The client needs the runtime from its first step on.
+        self.meter.begin(Kind::Delete);
         let sent = self.block_on(async { client.delete(url).send().await });
-        self.meter.count(Kind::Delete, sent.as_ref().ok().map(|answer| answer.status().as_u16()));
+        self.meter.end(Kind::Delete, sent.as_ref().ok().map(|answer| answer.status().as_u16()));
         // An address that is signed must not be shown.
         let status = sent.map_err(|error| Fault::Passing(error.without_url().into()))?.status();
         let said = || -> Source { format!("the server said {status}").into() };
@@ -278,8 +280,8 @@ impl Remote for Bucket {
         }
     }
 
-    fn requests(&self) -> Requests {
-        self.meter.requests()
+    fn meter(&self) -> Option<&Meter> {
+        Some(&self.meter)
     }
 }
 
@@ -312,9 +314,10 @@ impl HttpService for MeteredClient {
     {
         let (kind, answer) = (billed_kind(&request), self.client.execute(request));
         Box::pin(async move {
+            kind.into_iter().for_each(|kind| self.meter.begin(kind));
             let answer = answer.await;
             if let Some(kind) = kind {
-                self.meter.count(kind, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
+                self.meter.end(kind, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
             }
             answer
         })
@@ -370,7 +373,7 @@ mod tests {
     use std::thread::JoinHandle;
 
     use super::*;
-    use crate::{Link, Policy};
+    use crate::{Link, Policy, Requests};
 
     #[test]
     fn what_a_server_refuses_is_told_from_what_passes() {
@@ -415,7 +418,7 @@ mod tests {
             ("AWS_SECRET_ACCESS_KEY", "secret"),
         ];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let bucket = Bucket::open("s3://bucket/prefix", &settings).unwrap();
+        let bucket = Bucket::open("s3://bucket/prefix", &settings, Meter::default()).unwrap();
         (Link::new(Box::new(bucket), Policy { bytes_per_second_max: None, first_pause: Duration::ZERO }), server)
     }
 
@@ -452,7 +455,7 @@ mod tests {
     #[test]
     fn an_address_without_a_bucket_is_refused() {
         for url in ["s3://", "s3:///x", "gopher://x"] {
-            let refused = Bucket::open(url, &BTreeMap::new()).map(drop);
+            let refused = Bucket::open(url, &BTreeMap::new(), Meter::default()).map(drop);
             assert!(matches!(refused, Err(Error::Address { .. })), "{url}");
         }
     }

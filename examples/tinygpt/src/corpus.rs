@@ -7,7 +7,7 @@ use gangline_data::order::Part;
 use gangline_data::{Source, TokenType};
 
 use crate::args::{Args, Environment};
-use crate::data::{self, Data, Reads};
+use crate::data::{self, Data};
 use crate::error::Error;
 use crate::random::mix;
 
@@ -107,15 +107,15 @@ impl Corpus {
         matches!(self.held_out, HeldOut::Samples).then_some(Part::Training)
     }
 
-    /// Batches of held-out samples, the same for every seed, and the requests that these took.
+    /// Batches of held-out samples, the same for every seed.
     pub(crate) fn held_out_batches(
         &self,
         count: u64,
         args: &Args,
         environment: &Environment,
-    ) -> Result<(Vec<Batch>, Option<Reads>), Error> {
+    ) -> Result<Vec<Batch>, Error> {
         match &self.held_out {
-            HeldOut::Text(text) => Ok(((0..count).map(|number| sample(text, args, &[0, 2, number])).collect(), None)),
+            HeldOut::Text(text) => Ok((0..count).map(|number| sample(text, args, &[0, 2, number])).collect()),
             HeldOut::Samples => Data::held_out(args, environment, count),
         }
     }

@@ -8,8 +8,7 @@ use std::path::Path;
 
 use gangline_data::order::{HeldOut, Part, Shuffle};
 use gangline_data::{
-    CACHE_VARIABLE, Cache, CacheOptions, Loader, Options, Requests, Room, Source, State, THREADS, TokenType, Width,
-    is_remote,
+    CACHE_VARIABLE, Cache, CacheOptions, Loader, Options, Room, Source, State, THREADS, TokenType, Width, is_remote,
 };
 
 use crate::args::{Args, Environment};
@@ -32,15 +31,6 @@ const HELD_OUT: HeldOut = HeldOut { one_in: nonzero(20), group: nonzero(16) };
 
 const fn nonzero(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).expect("the arguments have no such zero")
-}
-
-/// What was asked for of a remote dataset.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reads {
-    /// The dataset's address.
-    pub(crate) address: String,
-    /// GET, HEAD and LIST requests, those that failed, and the bytes that came.
-    pub(crate) counts: [u64; 5],
 }
 
 /// The batches to train on.
@@ -70,25 +60,13 @@ impl Data {
         Ok(Data { loader, context: args.context, log, inputs: Vec::new(), labels: Vec::new() })
     }
 
-    /// The first batches of the dataset's held-out samples, and the requests that these took.
-    pub(crate) fn held_out(
-        args: &Args,
-        environment: &Environment,
-        count: u64,
-    ) -> Result<(Vec<Batch>, Option<Reads>), Error> {
+    /// The first batches of the dataset's held-out samples.
+    pub(crate) fn held_out(args: &Args, environment: &Environment, count: u64) -> Result<Vec<Batch>, Error> {
         let address = args.data.as_deref().expect("there is a dataset");
         let options = Options { part: Some((Part::HeldOut, HELD_OUT)), ..options(args) };
         let loader = Loader::new(vec![open(address, environment)?], options)?;
         let mut data = Data { loader, context: args.context, log: None, inputs: Vec::new(), labels: Vec::new() };
-        let batches = (0..count).map(|number| data.next(number)).collect::<Result<_, Error>>()?;
-        Ok((batches, data.reads()))
-    }
-
-    /// What was asked for of a remote dataset so far.
-    pub(crate) fn reads(&self) -> Option<Reads> {
-        let fetched = self.loader.sources().first()?.cached()?;
-        let (Requests { get, head, list, failed, .. }, bytes) = (fetched.requests(), fetched.fetched());
-        Some(Reads { address: fetched.address(), counts: [get, head, list, failed, bytes] })
+        (0..count).map(|number| data.next(number)).collect()
     }
 
     /// Goes on from a checkpoint with its global batch, unless another one is asked for or too small for the ranks.

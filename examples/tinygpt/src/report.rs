@@ -15,8 +15,6 @@ use gangline_base::Phase;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::data::Reads;
-
 /// The longest line either side may send.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// How long a full socket may hold up the training, once.
@@ -26,8 +24,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) struct Reporter {
     stream: Option<UnixStream>,
     phase: Option<Phase>,
-    /// What was said of the data last.
-    reads: Option<Reads>,
     is_stopping: Arc<AtomicBool>,
     listener: Option<JoinHandle<()>>,
 }
@@ -48,7 +44,7 @@ impl Reporter {
             // Without the timeout a write could block for longer; it would still work.
             let _ = stream.set_write_timeout(Some(WRITE_TIMEOUT));
         }
-        let mut reporter = Reporter { stream, phase: None, reads: None, is_stopping, listener };
+        let mut reporter = Reporter { stream, phase: None, is_stopping, listener };
         reporter.send(&json!({"rank": rank, "pid": std::process::id()}));
         reporter
     }
@@ -80,25 +76,6 @@ impl Reporter {
     /// A step is finished; `tokens` of it were this rank's.
     pub(crate) fn step(&mut self, step: u64, loss: f32, tokens: u64) {
         self.send(&json!({"step": step, "loss": loss, "tokens": tokens}));
-    }
-
-    /// What this rank has asked for of a remote dataset by now.
-    pub(crate) fn reads(&mut self, reads: Option<Reads>) {
-        if self.reads != reads
-            && let Some(Reads { address, counts: [get, head, list, failed, bytes] }) = &reads
-        {
-            let counts = json!({"get": get, "head": head, "list": list, "failed": failed, "bytes": bytes});
-            self.send(&json!({"datasets": {address.as_str(): counts}}));
-            self.reads = reads;
-        }
-    }
-
-    /// What this rank has asked for in another look at the same dataset.
-    pub(crate) fn more_reads(&mut self, more: Option<Reads>) {
-        if let (Some(Reads { address, counts }), Some(more)) = (&self.reads, more) {
-            let counts = std::array::from_fn(|place| counts[place] + more.counts[place]);
-            self.reads(Some(Reads { address: address.clone(), counts }));
-        }
     }
 
     /// A checkpoint is durable.
@@ -179,11 +156,6 @@ mod tests {
         reporter.step(1, 0.5, 512);
         reporter.step(2, f32::NAN, 512);
         reporter.checkpoint(2, 4096);
-        let reads = |counts| Some(Reads { address: "s3://b/c4".to_owned(), counts });
-        reporter.more_reads(reads([1, 1, 1, 1, 1]));
-        reporter.reads(reads([1, 2, 3, 4, 5]));
-        reporter.reads(reads([1, 2, 3, 4, 5]));
-        reporter.more_reads(reads([0, 1, 0, 0, 10]));
         drop(reporter);
         let lines: Vec<String> = BufReader::new(supervisor).lines().map(|line| line.expect("text")).collect();
         let pid = std::process::id();
@@ -194,8 +166,6 @@ mod tests {
             r#"{"loss":0.5,"step":1,"tokens":512}"#.to_owned(),
             r#"{"loss":null,"step":2,"tokens":512}"#.to_owned(),
             r#"{"checkpoint":{"bytes":4096,"step":2}}"#.to_owned(),
-            r#"{"datasets":{"s3://b/c4":{"bytes":5,"failed":4,"get":1,"head":2,"list":3}}}"#.to_owned(),
-            r#"{"datasets":{"s3://b/c4":{"bytes":15,"failed":4,"get":1,"head":3,"list":3}}}"#.to_owned(),
         ];
         assert_eq!(lines, expected);
     }

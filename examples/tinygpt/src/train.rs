@@ -237,7 +237,6 @@ impl Run<'_> {
         let step = state.step + 1;
         self.reporter.phase(Phase::Data);
         let batch = self.data.next(step)?;
-        self.reporter.reads(self.data.reads());
         self.reporter.phase(Phase::Compute);
         let (mut loss, mut gradients) = model.loss_and_gradients(&batch)?;
         let weight = narrow(self.data.loss_weight());
@@ -283,9 +282,7 @@ impl Run<'_> {
     fn conclude(&mut self, state: &State, environment: &Environment) -> Result<(), Error> {
         let model = Model::new(self.args, &self.layout, &state.parameters)?;
         let mut sum = 0.0;
-        let (batches, reads) = self.corpus.held_out_batches(HELD_OUT_BATCHES, self.args, environment)?;
-        self.reporter.more_reads(reads);
-        for batch in batches {
+        for batch in self.corpus.held_out_batches(HELD_OUT_BATCHES, self.args, environment)? {
             sum += f64::from(model.loss(&batch)?);
         }
         let loss = sum / HELD_OUT_BATCHES as f64;

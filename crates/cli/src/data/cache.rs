@@ -6,12 +6,12 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use clap::Args;
 use gangline_base::Bytes;
 use gangline_data::{
-    Cache, CacheOptions, Fetched, Holding, QUOTA_VARIABLE, QueueHolding, Requests, THREADS, cache_folder,
+    Cache, CacheOptions, Fetched, Holding, QUOTA_VARIABLE, QueueHolding, READS_VARIABLE, Requests, THREADS,
+    cache_folder,
 };
 use serde_json::{Value, json};
 
@@ -21,8 +21,6 @@ use crate::{output, s3};
 
 /// What is added to a process's nice value so that all others go before it (nice(2)).
 const LOWEST_PRIORITY: i32 = 19;
-/// How often it is said what was asked for so far.
-const COUNTS_EVERY: Duration = Duration::from_millis(500);
 
 /// Where the cache is, and what it may take.
 #[derive(Args)]
@@ -50,12 +48,9 @@ pub(crate) struct WarmArgs {
     /// Refuse a dataset for which the disk or the cache's limit has no room
     #[arg(long)]
     fits: bool,
-    /// With the lowest priority
+    /// For programs: with the lowest priority, and no longer than standard input lasts
     #[arg(long)]
     background: bool,
-    /// For programs: say what was asked for so far, in lines of JSON, and end once standard input does
-    #[arg(long)]
-    counts: bool,
 }
 
 #[derive(Args)]
@@ -71,7 +66,9 @@ impl Where {
         })?;
         let threads = NonZeroU32::new(connections).unwrap_or(NonZeroU32::MIN);
         let mut settings = s3::settings();
-        settings.extend(std::env::var(QUOTA_VARIABLE).ok().map(|quota| (QUOTA_VARIABLE.to_owned(), quota)));
+        for name in [QUOTA_VARIABLE, READS_VARIABLE] {
+            settings.extend(std::env::var(name).ok().map(|value| (name.to_owned(), value)));
+        }
         let options = CacheOptions { root, bytes_max: self.cache_limit, settings, threads };
         Cache::open(options).map_err(|error| failure(&error))
     }
@@ -123,24 +120,15 @@ pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
         let _ = rustix::process::nice(LOWEST_PRIORITY);
     }
     let cache = args.place.open(args.connections)?;
-    let found = find_in(&cache, &args.url);
-    if found.is_err() && args.counts {
-        let (requests, bytes) = cache.failed_opens();
-        say_counts(requests, bytes);
+    let fetched = Arc::new(find_in(&cache, &args.url)?);
+    if args.fits {
+        refuse_too_large(&cache, &fetched, args)?;
     }
-    let fetched = Arc::new(found?);
-    let outcome = if args.fits { refuse_too_large(&cache, &fetched, args) } else { Ok(()) };
-    if args.counts {
-        return match outcome {
-            Ok(()) => fetch_and_say(&fetched),
-            refused => {
-                say_counts(fetched.requests(), fetched.fetched());
-                refused
-            }
-        };
+    if args.background {
+        fetch_while_wanted(&fetched)?;
+    } else {
+        fetch_all(&fetched)?;
     }
-    outcome?;
-    fetch_all(&fetched)?;
     if args.verify {
         fetched.verify().map_err(|error| failure(&error))?;
     }
@@ -164,39 +152,16 @@ pub(crate) fn warm(args: &WarmArgs, is_json: bool) -> Result<(), Failure> {
     ))
 }
 
-/// What ends the wait for a fetch.
-enum Told {
-    Fetched(Result<(), Failure>),
-    /// Whoever wanted it is gone.
-    Unwanted,
-}
-
-/// Fetches all of a dataset, and says from time to time and in the end what was asked for so far. A fetch that nobody wants any more
-/// ends with this process.
-fn fetch_and_say(fetched: &Arc<Fetched>) -> Result<(), Failure> {
+/// Fetches all of a dataset. A fetch that nobody wants any more, since standard input has ended, ends with this process.
+fn fetch_while_wanted(fetched: &Arc<Fetched>) -> Result<(), Failure> {
     let (tell, told) = channel();
     let (shared, done) = (Arc::clone(fetched), tell.clone());
-    std::thread::spawn(move || drop(done.send(Told::Fetched(fetch_all(&shared)))));
+    std::thread::spawn(move || drop(done.send(fetch_all(&shared))));
     std::thread::spawn(move || {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
-        drop(tell.send(Told::Unwanted));
+        drop(tell.send(Err(Failure::local("nobody wants the dataset any more", ""))));
     });
-    loop {
-        let outcome = told.recv_timeout(COUNTS_EVERY);
-        say_counts(fetched.requests(), fetched.fetched());
-        match outcome {
-            Err(_) => {}
-            Ok(Told::Fetched(outcome)) => return outcome,
-            Ok(Told::Unwanted) => return Err(Failure::local("nobody wants the dataset any more", "")),
-        }
-    }
-}
-
-/// What is said can be read as `execution::protocol::DatasetReads`.
-fn say_counts(requests: Requests, bytes: u64) {
-    let mut said = counts(requests);
-    said["bytes"] = bytes.into();
-    let _ = output::json_line(&said);
+    told.recv().expect("both threads say something")
 }
 
 fn counts(Requests { get, head, list, failed, .. }: Requests) -> Value {

@@ -38,23 +38,14 @@ impl std::fmt::Debug for Fetched {
 
 pub(super) fn find(cache: &Cache, url: &str) -> Result<Fetched, Error> {
     let place = Arc::new(Place::open(url, &cache.options.settings)?);
-    let found = find_at(cache, &place);
-    if found.is_err() {
-        let mut failed = cache.failed_opens.lock().unwrap_or_else(PoisonError::into_inner);
-        *failed = (failed.0.and(place.requests()), failed.1 + place.bytes_received());
-    }
-    found
-}
-
-fn find_at(cache: &Cache, place: &Arc<Place>) -> Result<Fetched, Error> {
-    let items = looks::items(cache, place)?;
+    let items = looks::items(cache, &place)?;
     let bytes = items.iter().map(|item| item.bytes).sum();
-    let open = |item: &Item| Copy::open(cache, place, item.clone());
+    let open = |item: &Item| Copy::open(cache, &place, item.clone());
     let copies = items.iter().map(open).collect::<Result<Vec<Copy>, Error>>()?;
     let path = assemble(cache, &copies, place.is_object())?;
     datasets::list(cache, &place.address(), &copies)?;
     let copies = copies.into_iter().map(|copy| (copy.item().name.clone(), Arc::new(copy))).collect();
-    let found = Fetched { path, bytes, cache: cache.clone(), place: Arc::clone(place), copies };
+    let found = Fetched { path, bytes, cache: cache.clone(), place, copies };
     let at_once = found.copies.values().filter(|copy| !is_read_in_parts(&copy.item().name));
     found.fetch(at_once, &|_| {})?;
     Ok(found)

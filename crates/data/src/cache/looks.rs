@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -30,9 +31,9 @@ struct Look {
 }
 
 /// Returns the objects of a place: as another rank of this attempt saw them on this node a moment ago, or as they are now.
-pub(super) fn items(cache: &Cache, place: &Place) -> Result<Vec<Item>, Error> {
+pub(super) fn items(cache: &Cache, place: &Arc<Place>) -> Result<Vec<Item>, Error> {
     let attempt = cache.options.settings.get(ATTEMPT_FOLDER).filter(|_| place.is_billed());
-    let Some(attempt) = attempt else { return place.items() };
+    let Some(attempt) = attempt else { return place.items(cache) };
     let what = format!("{attempt}\n{}", place.identity());
     let name = blake3::hash(what.as_bytes()).to_hex();
     let path = cache.options.root.join(LOOKS).join(&name[..32]);
@@ -41,7 +42,7 @@ pub(super) fn items(cache: &Cache, place: &Place) -> Result<Vec<Item>, Error> {
     if let Some(objects) = known() {
         return Ok(objects.into_iter().map(|(name, tag, bytes)| place.item(&name, tag, bytes)).collect());
     }
-    let items = place.items()?;
+    let items = place.items(cache)?;
     let objects = items.iter().map(|item| (item.name.clone(), item.tag.clone(), item.bytes)).collect();
     // It only spares requests: without it, the next rank looks by itself.
     let _ = write(&path, &Look { at: seconds_now(), objects });

@@ -26,15 +26,16 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use copy::{Copy, ranges_of};
 pub use datasets::{CACHE_VARIABLE, DatasetHolding, cache_folder, holdings_of};
 pub use fetched::Fetched;
 pub(crate) use fetched::in_parallel;
-use gangline_objects::{Requests, is_http};
+use gangline_objects::is_http;
 pub(crate) use locks::wait_to_lock;
+pub use place::READS_VARIABLE;
 use quota::Quota;
 pub use quota::{QUOTA_VARIABLE, QueueHolding};
 pub(crate) use uses::{Near, Uses};
@@ -87,7 +88,7 @@ pub struct CacheOptions {
     pub root: PathBuf,
     /// The most bytes of copies; without a limit if none.
     pub bytes_max: Option<u64>,
-    /// Settings for S3, named as in the environment of AWS's own tools, `HOME`, and [`QUOTA_VARIABLE`].
+    /// Settings for S3, named as in the environment of AWS's own tools, `HOME`, [`QUOTA_VARIABLE`] and [`READS_VARIABLE`].
     pub settings: BTreeMap<String, String>,
     /// Ranges that are asked for at a time.
     pub threads: NonZeroU32,
@@ -99,8 +100,6 @@ pub struct Cache {
     options: CacheOptions,
     /// What this program's queue may have.
     quota: Option<Quota>,
-    /// Requests that were sent for datasets that could not be opened, and the bytes received.
-    failed_opens: Arc<Mutex<(Requests, u64)>>,
     /// Bytes that this program is fetching, for which it has made room.
     on_their_way: Arc<AtomicU64>,
 }
@@ -156,7 +155,7 @@ impl Cache {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("make", &folder))?;
         }
         let quota = options.settings.get(QUOTA_VARIABLE).map(|text| Quota::parse(text)).transpose()?;
-        let cache = Cache { options, quota, failed_opens: Arc::default(), on_their_way: Arc::default() };
+        let cache = Cache { options, quota, on_their_way: Arc::default() };
         cache.quota.iter().try_for_each(|quota| quota.note(&cache))?;
         Ok(cache)
     }
@@ -179,12 +178,6 @@ impl Cache {
         let found = fetched::find(self, url)?;
         found.fetch_all(progress)?;
         Ok(found)
-    }
-
-    /// Returns the requests that were sent for datasets that could not be opened, and the bytes received.
-    #[must_use]
-    pub fn failed_opens(&self) -> (Requests, u64) {
-        *self.failed_opens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The most bytes that a program may have here at a time: the cache's limit, or its queue's quota if that is less.

@@ -1,21 +1,29 @@
 //! A remote dataset: which objects it has, each in one state.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gangline_objects::{Link, Object, Policy, Requests, is_http, shown};
+use gangline_objects::{Link, Meter, Object, Policy, Requests, Tally, is_http, shown};
 
+use super::Cache;
 use super::buffers::Buffers;
+use super::copy::Copy;
 use super::fetched::in_parallel;
 use crate::error::Error;
 use crate::index::{FILES_MAX, INDEX_BYTES_MAX, INDEXES, names_in};
 
+/// The environment variable that names the folder in which programs note what they ask remote datasets for, so that whoever started
+/// them knows of it however they end.
+pub const READS_VARIABLE: &str = "GANGLINE_DATA_READS";
 /// Objects that are looked at at a time, where there are no listings.
 const LOOKS_AT_A_TIME: usize = 16;
 /// The pause after the first failure of a request.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
+
+/// The tallies of this process, by folder and dataset. A program may open a dataset thousands of times.
+static TALLIES: Mutex<BTreeMap<(PathBuf, String), Arc<Tally>>> = Mutex::new(BTreeMap::new());
 
 /// An object.
 #[derive(Clone, Debug)]
@@ -51,7 +59,10 @@ impl Place {
         let is_object = name.contains('.') && !folder.ends_with('/');
         let (folder, object) = if is_object { (folder, Some(name.to_owned())) } else { (url, None) };
         let address = if secret.is_empty() { folder.to_owned() } else { format!("{folder}?{secret}") };
-        let remote = gangline_objects::open_to_read(&address, settings).map_err(|error| failed(&shown(url), error))?;
+        let meter = settings.get(READS_VARIABLE).filter(|folder| !folder.is_empty());
+        let meter = meter.map_or_else(Meter::default, |folder| Meter::with(tally(folder, &shown(url))));
+        let remote = gangline_objects::open_to_read(&address, settings, meter);
+        let remote = remote.map_err(|error| failed(&shown(url), error))?;
         let folder = shown(folder);
         let policy = Policy { bytes_per_second_max: None, first_pause: FIRST_PAUSE };
         let endpoint = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].iter().find_map(|name| settings.get(*name));
@@ -80,12 +91,12 @@ impl Place {
     }
 
     /// The objects, in the order of their names: one look at the object, or one listing.
-    pub(super) fn items(&self) -> Result<Vec<Item>, Error> {
+    pub(super) fn items(self: &Arc<Place>, cache: &Cache) -> Result<Vec<Item>, Error> {
         if let Some(name) = &self.object {
             return Ok(vec![self.looked_at(name)?]);
         }
         if is_http(&self.folder) {
-            return self.named();
+            return self.named(cache);
         }
         let listed = self.link.list("").map_err(|error| failed(&self.folder, error))?;
         if listed.is_empty() || listed.len() > FILES_MAX {
@@ -102,8 +113,8 @@ impl Place {
         named.map(item).collect()
     }
 
-    /// The objects that the folder's manifest or index names, where there are no listings.
-    fn named(&self) -> Result<Vec<Item>, Error> {
+    /// The objects that the folder's manifest or index names, where there are no listings. It is read from the cache, too.
+    fn named(self: &Arc<Place>, cache: &Cache) -> Result<Vec<Item>, Error> {
         let mut index = None;
         for name in INDEXES {
             if index.is_none() {
@@ -122,9 +133,8 @@ impl Place {
             let problem = format!("it has {} bytes, more than {INDEX_BYTES_MAX}", state.bytes);
             return Err(Error::malformed(Path::new(&index.url), 0, problem));
         }
-        let mut text = Vec::new();
-        let got = self.link.get_of(name, 0..state.bytes, &state.tag, &mut text);
-        got.map_err(|error| failed(&index.url, error))?;
+        let copy = Copy::open(cache, self, index.clone())?;
+        let text = copy.read(0..copy.len(), <[u8]>::to_vec)?;
         let names = names_in(Path::new(&index.url), name, &text)?;
         let items = Mutex::new(vec![index]);
         in_parallel(LOOKS_AT_A_TIME, &names, &|name| {
@@ -162,6 +172,16 @@ impl Place {
         let hash = blake3::hash(format!("2\n{}\n{url}\n{tag:?}\n{bytes}", self.endpoint).as_bytes());
         Item { name: name.to_owned(), url, tag, bytes, key: hash.to_hex()[..32].to_owned() }
     }
+}
+
+fn tally(folder: &str, address: &str) -> Arc<Tally> {
+    let (folder, about) = (PathBuf::from(folder), address.to_owned());
+    let mut tallies = TALLIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let tally = tallies.entry((folder, about)).or_insert_with_key(|(folder, about)| {
+        let (folder, about) = (folder.clone(), about.clone());
+        Arc::new(Tally::new(folder, about))
+    });
+    Arc::clone(tally)
 }
 
 pub(super) fn failed(url: &str, source: gangline_objects::Error) -> Error {

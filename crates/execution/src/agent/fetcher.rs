@@ -1,21 +1,21 @@
 //! Brings datasets into the node's cache for jobs that wait, in a process of its own with the lowest priority, one dataset after
 //! the other. What a job reads while it runs it fetches itself, so a fetch that is no longer asked for ends.
 //!
-//! The process says on its standard output what it has asked for so far, and ends once its standard input does: so a fetch that is
-//! given up, or whose agent was killed, still says all of it, and the job for which it was pays.
+//! The process notes in a folder what it asks for, so the job for which it was pays for all of it, however the process ends. It ends
+//! once its standard input does: with the agent.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead as _, BufReader};
+use std::io;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{Builder, JoinHandle};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use gangline_base::Timestamp;
-use gangline_data::QUOTA_VARIABLE;
+use gangline_data::{QUOTA_VARIABLE, READS_VARIABLE};
 
-use crate::held_datasets::held;
+use crate::datasets::{held, reads_in};
 use crate::protocol::agent::{DatasetFetched, DatasetWanted, FETCHED_MAX};
 use crate::protocol::{CacheReport, DatasetReads};
 
@@ -27,8 +27,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(15);
 /// not know yet.
 const AGAIN_AFTER_FAILURE: Duration = Duration::from_mins(10);
 const AGAIN_AFTER_SUCCESS: Duration = Duration::from_mins(1);
-/// Time in which a process that is given up says what it has asked for.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// The folder of the cache in which the process notes what it asks for.
+const READS: &str = "fetch";
 /// Ranges that are asked for at a time: few, since jobs run meanwhile.
 const CONNECTIONS: &str = "4";
 /// The most fetches that wait to be reported (A-10); of more, the oldest are dropped.
@@ -122,8 +122,6 @@ struct Fetch {
     wanted: DatasetWanted,
     from: Timestamp,
     child: Child,
-    /// Returns what the process said last.
-    counts: Option<JoinHandle<DatasetReads>>,
 }
 
 impl Fetching {
@@ -178,18 +176,17 @@ impl Fetching {
         };
         let dataset = &wanted.dataset;
         let mut command = Command::new(&self.program);
-        command.args(["data", "warm", "--fits", "--background", "--counts"]);
+        command.args(["data", "warm", "--fits", "--background"]);
         command.args(["--connections", CONNECTIONS, "--cache"]).arg(&self.cache).arg("--").arg(dataset);
+        self.forget_reads();
+        command.env(READS_VARIABLE, self.cache.join(READS));
         if let Some(quota) = &wanted.quota {
             command.env(QUOTA_VARIABLE, quota);
         }
-        match command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() {
-            Ok(mut child) => {
+        match command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn() {
+            Ok(child) => {
                 tracing::info!(dataset, "fetches a dataset for jobs that wait");
-                let counts = child.stdout.take().and_then(|said| {
-                    Builder::new().name("fetch-counts".to_owned()).spawn(move || last_said(said)).ok()
-                });
-                self.current = Some(Fetch { wanted, from: (self.clock)(), child, counts });
+                self.current = Some(Fetch { wanted, from: (self.clock)(), child });
             }
             Err(error) => {
                 tracing::warn!(dataset, %error, "a dataset can't be fetched for jobs that wait");
@@ -201,11 +198,6 @@ impl Fetching {
     /// Ends the process. What it has fetched stays in the cache.
     fn give_up(&mut self) {
         let Some(fetch) = &mut self.current else { return };
-        drop(fetch.child.stdin.take());
-        let deadline = Instant::now() + LAST_WORDS;
-        while matches!(fetch.child.try_wait(), Ok(None)) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(20));
-        }
         let _ = fetch.child.kill();
         let _ = fetch.child.wait();
         self.end();
@@ -213,13 +205,19 @@ impl Fetching {
 
     /// Says what a process that has ended asked for.
     fn end(&mut self) {
-        let Some(Fetch { wanted, from, counts, .. }) = self.current.take() else { return };
-        let reads = counts.and_then(|thread| thread.join().ok()).unwrap_or_default();
+        let Some(Fetch { wanted, from, .. }) = self.current.take() else { return };
+        let reads = reads_in(&self.cache.join(READS)).into_values().fold(DatasetReads::default(), DatasetReads::and);
+        self.forget_reads();
         if reads != DatasetReads::default() {
             let DatasetWanted { dataset, job, .. } = wanted;
             let (from, to) = (from.unix_nanos(), (self.clock)().unix_nanos());
             let _ = self.say.send(News::Fetched(DatasetFetched { dataset, job, from, to, reads }));
         }
+    }
+
+    /// Removes what earlier processes noted.
+    fn forget_reads(&self) {
+        let _ = std::fs::remove_dir_all(self.cache.join(READS));
     }
 
     fn report(&self) {
@@ -229,12 +227,6 @@ impl Fetching {
     }
 }
 
-/// Returns what a process says last of all that it has asked for so far.
-fn last_said(said: ChildStdout) -> DatasetReads {
-    let lines = BufReader::new(said).lines().map_while(Result::ok);
-    lines.filter_map(|line| serde_json::from_str(&line).ok()).last().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -242,13 +234,19 @@ mod tests {
 
     use super::*;
 
-    /// A program that notes its arguments, and does what the dataset's name says.
+    /// A program that notes its arguments and what it asks for, and does what the dataset's name says.
     const PROGRAM: &str = r#"#!/bin/sh
 for dataset in "$@"; do :; done
+case "$dataset" in *slow) gets=3;; *) gets=1;; esac
+mkdir -p "$GANGLINE_DATA_READS"
+{
+    printf 'tally-1\n'
+    for count in 0 $gets 1 0 0 0 7; do printf "\\00$count\0\0\0\0\0\0\0"; done
+    printf %s "$dataset"
+} > "$GANGLINE_DATA_READS/1"
 echo $$ > "${0%/*}/pid"
 echo "$dataset" >> "${0%/*}/begun"
-echo '{"get":1,"head":0,"list":1,"bytes":7}'
-case "$dataset" in *slow) cat; echo '{"get":3,"head":0,"list":1,"bytes":9}';; *bad) exit 1;; esac
+case "$dataset" in *slow) cat;; *bad) exit 1;; esac
 "#;
 
     fn fetcher(folder: &Path) -> Fetcher {
@@ -295,7 +293,7 @@ case "$dataset" in *slow) cat; echo '{"get":3,"head":0,"list":1,"bytes":9}';; *b
         }
         let told: Vec<(u64, u64, u64)> =
             fetcher.send_fetched().iter().map(|one| (one.job, one.reads.get, one.reads.bytes)).collect();
-        assert_eq!(told, [(1, 1, 7), (2, 3, 9), (2, 1, 7)]);
+        assert_eq!(told, [(1, 1, 7), (2, 3, 7), (2, 1, 7)]);
         assert_eq!(fetcher.send_fetched().len(), 3);
         fetcher.acknowledge();
         assert_eq!(fetcher.send_fetched(), []);

@@ -49,22 +49,12 @@ impl DatasetReads {
     /// Returns the sums.
     #[must_use]
     pub fn and(self, other: DatasetReads) -> DatasetReads {
-        self.with(other, u64::saturating_add)
-    }
-
-    /// Returns the larger of each figure.
-    #[must_use]
-    pub fn or_more(self, other: DatasetReads) -> DatasetReads {
-        self.with(other, u64::max)
-    }
-
-    fn with(self, other: DatasetReads, act: fn(u64, u64) -> u64) -> DatasetReads {
         DatasetReads {
-            get: act(self.get, other.get),
-            head: act(self.head, other.head),
-            list: act(self.list, other.list),
-            failed: act(self.failed, other.failed),
-            bytes: act(self.bytes, other.bytes),
+            get: self.get + other.get,
+            head: self.head + other.head,
+            list: self.list + other.list,
+            failed: self.failed + other.failed,
+            bytes: self.bytes + other.bytes,
         }
     }
 }

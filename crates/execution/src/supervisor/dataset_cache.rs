@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::environment::{self, Environment};
 use super::input::{Action, Input};
 use super::node_attempt::NodeAttempt;
-use crate::held_datasets::held;
+use crate::datasets::held;
 use crate::protocol::{CacheReport, CachedDataset, SupervisorSpec};
 
 /// The delay of the first look; pauses between looks double up to the second figure.

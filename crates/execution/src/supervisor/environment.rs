@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use gangline_data::READS_VARIABLE;
 
 use super::tracking;
 use crate::process::ATTEMPT_FOLDER_VARIABLE;
@@ -36,6 +38,7 @@ pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environ
     set(&mut environment, "GANGLINE_ATTEMPT", spec.attempt.to_string());
     set(&mut environment, "GANGLINE_GENERATION", spec.attempt.to_string());
     environment.insert(ATTEMPT_FOLDER_VARIABLE.into(), spec.folder.clone().into_os_string());
+    environment.insert(READS_VARIABLE.into(), reads_folder(spec).into_os_string());
     if let Some(folder) = &spec.checkpoint_dir {
         environment.insert("GANGLINE_CHECKPOINT_DIR".into(), folder.clone().into_os_string());
     }
@@ -45,6 +48,11 @@ pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environ
         step.into_iter().for_each(|step| set(&mut environment, name, step.to_string()));
     }
     environment
+}
+
+/// Returns the folder in which the job's programs on this node note what they ask remote datasets for.
+pub(super) fn reads_folder(spec: &SupervisorSpec) -> PathBuf {
+    spec.folder.join("dataset-reads")
 }
 
 /// Returns the problem with the devices that a launcher made visible, if it was to: a gang on other devices

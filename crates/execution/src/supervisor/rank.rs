@@ -1,6 +1,5 @@
 //! The supervisor's state of one rank.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gangline_accounting::PhaseClock;
@@ -9,8 +8,8 @@ use rustix::process::Signal;
 
 use super::divergence::Divergence;
 use super::hang::{Hang, Progress};
-use crate::protocol::{DatasetReads, Fault, FaultCause, RankReport, SupervisorSpec, Work};
-use crate::rank_protocol::{DATASETS_MAX, RankMessage};
+use crate::protocol::{Fault, FaultCause, RankReport, SupervisorSpec, Work};
+use crate::rank_protocol::RankMessage;
 use crate::shim::RankEnd;
 use crate::trouble::Problem;
 
@@ -32,8 +31,6 @@ pub(super) struct Rank {
     pub(super) life: Life,
     pub(super) progress: Progress,
     pub(super) divergence: Divergence,
-    /// What it has asked for of datasets, by their addresses.
-    pub(super) dataset_reads: BTreeMap<String, DatasetReads>,
 }
 
 /// Stage of a rank's processes.
@@ -114,7 +111,6 @@ impl Rank {
             life: Life::Waiting,
             progress: Progress::judged_after(hang_timeout_ms),
             divergence: Divergence::default(),
-            dataset_reads: BTreeMap::new(),
         }
     }
 
@@ -143,13 +139,6 @@ impl Rank {
         self.tokens = self.tokens.saturating_add(message.tokens.map_or(0, |tokens| tokens.0));
         self.total_steps = message.total_steps.or(self.total_steps);
         self.dropped += message.refused_values;
-        for (address, reads) in &message.dataset_reads {
-            if self.dataset_reads.len() < DATASETS_MAX || self.dataset_reads.contains_key(address) {
-                let known = self.dataset_reads.entry(address.clone()).or_default();
-                // The rank's counts only grow.
-                *known = known.or_more(*reads);
-            }
-        }
     }
 
     /// Books the time since the last message to the phase that the rank was in.

@@ -1,12 +1,12 @@
 //! Converts the state of an attempt's share to a report.
 
-use std::collections::BTreeMap;
-
 use gangline_base::{Buckets, Timestamp};
 
+use super::environment;
 use super::node_attempt::{NodeAttempt, Stage};
+use crate::datasets::reads_in;
 use crate::process::own_pid;
-use crate::protocol::{DatasetReads, NodeState, PROTOCOL_VERSION, Report, SAMPLES_PER_REPORT_MAX, UsageReport};
+use crate::protocol::{NodeState, PROTOCOL_VERSION, Report, SAMPLES_PER_REPORT_MAX, UsageReport};
 
 impl NodeAttempt {
     /// Returns a full report as of `now`; device time stops at the end.
@@ -38,20 +38,10 @@ impl NodeAttempt {
             findings: self.findings.clone(),
             silence: self.silence(now),
             cache: self.cache.clone(),
-            dataset_reads: self.dataset_reads(),
+            dataset_reads: reads_in(&environment::reads_folder(&self.spec)),
             samples,
             samples_from,
         }
-    }
-
-    /// Returns what all ranks asked for of datasets.
-    fn dataset_reads(&self) -> BTreeMap<String, DatasetReads> {
-        let mut sums: BTreeMap<String, DatasetReads> = BTreeMap::new();
-        for (address, reads) in self.ranks.iter().flat_map(|rank| &rank.dataset_reads) {
-            let sum = sums.entry(address.clone()).or_default();
-            *sum = sum.and(*reads);
-        }
-        sums
     }
 
     fn state(&self) -> NodeState {
