@@ -116,14 +116,6 @@ def test_a_job_goes_where_its_data_is_and_its_requests_are_the_servers(plane, se
     assert second["attempts"][0]["placed_because"].endswith("; 20.0 MiB of its datasets are there")
     assert (second["dataset_reads"][0]["get"], server.counted["get"]) == (0, 4), "everything was there"
 
-    # A rank that reports nothing, and is killed, has said all the same what it asked for.
-    (tmp_path / "silent.py").write_text(SILENT)
-    before = collections.Counter(server.counted)
-    silent = f'recovery: {{max_faults: 0}}\nenvs: {{GANGLINE_DATA_CACHE: "{tmp_path / "elsewhere"}"}}\n'
-    killed = plane.ended(plane.submit("silent", f"{silent}run: python {tmp_path / 'silent.py'} {url}\n"))
-    asked = {"dataset": url, "list": 0, "failed": 0, **(server.counted - before), **nowhere}
-    assert (killed["state"], killed["dataset_reads"]) == ("failed", [asked])
-
     # A cache that somebody removed is known to be empty after the next job that looks there.
     for file in sorted((tmp_path / "cache").rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
@@ -131,3 +123,11 @@ def test_a_job_goes_where_its_data_is_and_its_requests_are_the_servers(plane, se
     assert plane.ended(plane.submit("idle", idle))["attempts"][0]["shares"][0]["node"] == "b"
     plane.until(lambda: held("b") == [], "the cache is known to be gone")
     assert pathlib.Path(tmp_path / "cache").exists()
+
+    # A rank that reports nothing, and is killed, has said all the same what it asked for.
+    (tmp_path / "silent.py").write_text(SILENT)
+    before = collections.Counter(server.counted)
+    silent = f'recovery: {{max_faults: 0}}\nenvs: {{GANGLINE_DATA_CACHE: "{tmp_path / "elsewhere"}"}}\n'
+    killed = plane.ended(plane.submit("silent", f"{silent}run: python {tmp_path / 'silent.py'} {url}\n"))
+    asked = {"dataset": url, "list": 0, "failed": 0, **(server.counted - before), **nowhere}
+    assert (killed["state"], killed["dataset_reads"]) == ("failed", [asked])
