@@ -52,6 +52,8 @@ pub(crate) const GROFF: Tool = Tool { program: "groff", package: "groff-base" };
 pub(crate) const ALERTMANAGER: Tool = Tool { program: "prometheus-alertmanager", package: "prometheus-alertmanager" };
 /// Has promtool, which checks what Prometheus is to scrape; without it that isn't checked.
 pub(crate) const PROMETHEUS: Tool = Tool { program: "promtool", package: "prometheus" };
+/// Answers queries about measurements as a site's own does; without it that test skips itself.
+pub(crate) const VICTORIA_METRICS: Tool = Tool { program: "victoria-metrics", package: "victoria-metrics" };
 /// Makes the environment that the Python package is built and tested in.
 pub(crate) const PYTHON: Tool = Tool { program: "python3", package: "python3-venv" };
 

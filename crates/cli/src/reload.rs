@@ -68,6 +68,7 @@ fn fixed_differences(before: &Config, now: &Config) -> Vec<String> {
         ("artifacts", before.artifacts != now.artifacts),
         ("smtp", before.smtp != now.smtp),
         ("remote_write", before.remote_write != now.remote_write),
+        ("remote_read", before.remote_read != now.remote_read),
         ("otlp", before.otlp != now.otlp),
         ("code", before.snapshot_max != now.snapshot_max),
     ];

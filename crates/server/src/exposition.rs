@@ -162,7 +162,12 @@ fn of_queues(queues: &[api::Queue]) -> Vec<Family> {
 
 fn of_series(summary: &series::Summary) -> Vec<Family> {
     let is_failing = if summary.failure.is_some() { 1.0 } else { 0.0 };
+    let read = gauge("gangline_remote_read_failing", "1 if the server of measurements can't answer, 0 if it can.");
     vec![
+        match &summary.elsewhere {
+            Some(told) => read.value(f64::from(u8::from(told.is_err()))),
+            None => read,
+        },
         gauge("gangline_series_size_bytes", "Bytes of the series store's segments.").value(number(summary.bytes)),
         gauge("gangline_series_segments", "Segments of the series store.").value(length(summary.segments)),
         gauge("gangline_series_points", "Points in the series store's segments.").value(number(summary.points)),

@@ -134,6 +134,8 @@ pub struct Config {
     pub snapshot_max: Bytes,
     /// Where measurements are sent as well; `None` if nowhere.
     pub remote_write: Option<Receiver>,
+    /// Where queries about measurements are answered; `None` if by the series store alone.
+    pub remote_read: Option<Receiver>,
     /// What is sent by OpenTelemetry's protocol, and where.
     pub otlp: Option<Otlp>,
 }
@@ -248,6 +250,7 @@ struct FileV1 {
     #[serde(default)]
     code: code::CodeV1,
     remote_write: Option<export::ReceiverV1>,
+    remote_read: Option<export::ReceiverV1>,
     otlp: Option<export::OtlpV1>,
 }
 
@@ -327,6 +330,8 @@ impl Config {
         let snapshot_max = file.code.read().map_err(in_table("code"))?;
         let remote_write = file.remote_write.map(export::ReceiverV1::of_remote_write).transpose();
         let remote_write = remote_write.map_err(in_table("remote_write"))?;
+        let remote_read = file.remote_read.map(|read| read.of_remote_read(remote_write.as_ref())).transpose();
+        let remote_read = remote_read.map_err(in_table("remote_read"))?;
         let otlp = file.otlp.map(export::OtlpV1::read).transpose().map_err(in_table("otlp"))?;
         sharing.check()?;
         let FileV1 { listen, advertise, tls, topology_file, alerts_file, journal, inherit, launcher, .. } = file;
@@ -350,6 +355,7 @@ impl Config {
             smtp,
             snapshot_max,
             remote_write,
+            remote_read,
             otlp,
         })
     }

@@ -22,6 +22,7 @@ mod once;
 mod page;
 mod partition;
 mod preemption;
+mod remote_read;
 mod remote_write;
 mod retention;
 mod series;

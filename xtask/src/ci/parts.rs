@@ -181,7 +181,8 @@ fn install_tools(may_install: bool) -> anyhow::Result<()> {
         let of_tests = [&tools::BROWSER, &tools::PYTHON, &tools::SLURM, &tools::MUNGE, &tools::NETWORKS];
         let of_shells = [&tools::ZSH, &tools::FISH, &tools::GROFF];
         let of_disks = [&tools::MOUNT, &tools::MKFS];
-        let of_sites = [&tools::ALERTMANAGER, &tools::PROMETHEUS, &tools::SLURMDBD, &tools::MARIADB];
+        let of_sites =
+            [&tools::ALERTMANAGER, &tools::PROMETHEUS, &tools::VICTORIA_METRICS, &tools::SLURMDBD, &tools::MARIADB];
         let of_containers = [&tools::PODMAN, &tools::CRUN, &tools::DOCKER, &tools::BUSYBOX];
         tools::ensure(&[&of_tests[..], &of_shells, &of_disks, &of_sites, &of_containers].concat(), true)?;
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver as Inbox, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use gangline_base::{JobId, with_causes};
 use gangline_control::backup::SERIES_FOLDER;
 use gangline_control::service::Service;
 use gangline_control::upkeep::Upkeep;
-use gangline_server::{Tracking, export};
+use gangline_server::{RemoteRead, Tracking, export};
 use gangline_specs::config::{Config, MetricRetention, Receiver, Retention};
 use gangline_store::tracking::{self, ARTIFACTS_FOLDER, ArtifactStore, Remotes, TRACKING_FOLDER};
 use gangline_telemetry::series;
@@ -29,6 +30,8 @@ pub(super) struct Beside {
     tracking: Tracking,
     upkeep: Upkeep,
     exports: Vec<export::Service>,
+    /// What answers queries about metrics in the store's place.
+    remote_read: Option<Arc<RemoteRead>>,
 }
 
 /// Places elsewhere that the configuration names.
@@ -37,6 +40,8 @@ pub(super) struct Elsewhere {
     remotes: Remotes,
     /// Where measurements are sent as well.
     remote_write: Option<export::Receiver>,
+    /// Where queries about measurements are answered.
+    remote_read: Option<export::Receiver>,
     /// Where measurements are sent by OpenTelemetry's protocol.
     otlp_metrics: Option<export::Receiver>,
     otlp_traces: Option<TracesTo>,
@@ -84,14 +89,19 @@ impl Beside {
             elsewhere.otlp_traces.map(|to| export::Service::otlp_traces(to.receiver, to.ended, service.views())),
         ];
         let exports = exports.into_iter().flatten().collect::<std::io::Result<_>>()?;
-        Ok(Beside { series, tracking_service: started.ok(), tracking, upkeep, exports })
+        let remote_read = elsewhere.remote_read.map(|server| Arc::new(RemoteRead::new(server, output::now)));
+        Ok(Beside { series, tracking_service: started.ok(), tracking, upkeep, exports, remote_read })
     }
 
     /// Returns the handle of metrics.
     pub(super) fn series(&self) -> series::Handle {
-        match &self.series {
+        let store = match &self.series {
             Ok(service) => service.handle(),
             Err(cause) => series::Handle::closed(cause.clone()),
+        };
+        match &self.remote_read {
+            Some(server) => store.asking(Arc::clone(server) as Arc<dyn series::Elsewhere>),
+            None => store,
         }
     }
 
@@ -119,6 +129,7 @@ impl Beside {
 pub(super) fn elsewhere(config: &Config, path: Option<&Path>) -> Result<Elsewhere, Failure> {
     let of = |table: &str, written: &Receiver| receiver(table, written, path);
     let remote_write = config.remote_write.as_ref().map(|written| of("remote_write", written)).transpose()?;
+    let remote_read = config.remote_read.as_ref().map(|written| of("remote_read", written)).transpose()?;
     let otlp =
         config.otlp.as_ref().map(|otlp| of("otlp", &otlp.receiver).map(|receiver| (otlp, receiver))).transpose()?;
     let at = |receiver: &export::Receiver, end: &str| {
@@ -133,6 +144,7 @@ pub(super) fn elsewhere(config: &Config, path: Option<&Path>) -> Result<Elsewher
     Ok(Elsewhere {
         remotes: remotes(config)?,
         remote_write,
+        remote_read,
         otlp_metrics: metrics.map(|(_, receiver)| at(receiver, "v1/metrics")),
         otlp_traces: traces,
     })

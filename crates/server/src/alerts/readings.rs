@@ -174,7 +174,9 @@ impl Sources {
     }
 
     fn series_store(&self) -> Option<Reading> {
-        let failure = self.series.summary().failure?;
+        let summary = self.series.summary();
+        let elsewhere = summary.elsewhere.and_then(Result::err).map(|why| format!("remote_read: {why}"));
+        let failure = summary.failure.or(elsewhere)?;
         Some(reading(Signal::SeriesFailing, Subject::ControlPlane, Some(failure), 1.0))
     }
 

@@ -25,6 +25,7 @@ use gangline_control::views::Views;
 use gangline_telemetry::series::Batch;
 
 use queue::Queue;
+pub(crate) use queue::{Label, METRIC, REPORTED_STEP};
 pub use receiver::{Authorization, Receiver};
 use samples::{Format, Samples};
 use sender::{Sender, Sent, lock};

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use gangline_base::Step;
 use gangline_telemetry::collectors::metric_named;
 use gangline_telemetry::series::{Batch, Scope, Source};
 
@@ -21,8 +22,13 @@ const PREFIX: &str = "gangline_";
 const OF_RANKS: &str = "gangline_rank_";
 const OF_SUPERVISORS: &str = "gangline.";
 
+/// The label with the name that the metric has here, which the series' own name doesn't tell whole.
+pub(crate) const METRIC: &str = "metric";
+/// The metric that says which step the other values of the same time and source belong to.
+pub(crate) const REPORTED_STEP: &str = "gangline.reported_step";
+
 /// A label: name and value.
-pub(super) type Label = (String, String);
+pub(crate) type Label = (String, String);
 
 /// A value of a series.
 #[derive(Clone, Debug)]
@@ -70,16 +76,21 @@ impl Queue {
             let at_ms = i64::try_from(row.at.unix_nanos() / 1_000_000).unwrap_or(i64::MAX);
             for (name, value) in &row.values {
                 let name = usize::try_from(*name).ok().and_then(|name| batch.names.get(name));
-                let Some(name) = name else { continue };
-                match self.series(&batch.source, name, at_ms) {
-                    Some(labels) => self.waiting.push_back(Sample { labels, at_ms, value: *value }),
-                    None => continue,
-                }
-                if self.waiting.len() > SAMPLES_MAX {
-                    self.waiting.pop_front();
-                    self.dropped += 1;
-                }
+                name.into_iter().for_each(|name| self.push(&batch.source, name, at_ms, *value));
             }
+            if let Some(step) = row.step {
+                self.push(&batch.source, REPORTED_STEP, at_ms, number(step));
+            }
+        }
+    }
+
+    /// Adds a value, if it is newer than the last one of its series.
+    fn push(&mut self, source: &Source, name: &str, at_ms: i64, value: f64) {
+        let Some(labels) = self.series(source, name, at_ms) else { return };
+        self.waiting.push_back(Sample { labels, at_ms, value });
+        if self.waiting.len() > SAMPLES_MAX {
+            self.waiting.pop_front();
+            self.dropped += 1;
         }
     }
 
@@ -137,6 +148,7 @@ fn labels(site: &[Label], source: &Source, metric: &str) -> Vec<Label> {
         }
     };
     labels.insert("__name__", name.chars().map(plain).collect());
+    labels.insert(METRIC, metric.to_owned());
     let node = match &source.scope {
         Scope::Node(node) => Some(node),
         Scope::Job(_) => source.node.as_ref(),
@@ -146,6 +158,11 @@ fn labels(site: &[Label], source: &Source, metric: &str) -> Vec<Label> {
     labels.extend(source.rank.map(|rank| ("rank", rank.to_string())));
     labels.extend(source.device.map(|device| ("gpu", device.to_string())));
     labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no run has 2^53 steps")]
+fn number(step: Step) -> f64 {
+    step.0 as f64
 }
 
 fn plain(letter: char) -> char {
@@ -185,6 +202,22 @@ mod tests {
     }
 
     #[test]
+    fn the_step_of_values_is_a_value_of_the_same_time() {
+        let mut queue = Queue::new(Vec::new());
+        let mut batch = batch(0, &[5, 7]);
+        (batch.rows[0].step, batch.rows[1].step) = (Some(Step(40)), Some(Step(41)));
+        queue.offer(&batch);
+        let said = |sample: &Sample| {
+            let metric = sample.labels.iter().find(|(name, _)| name == METRIC).expect("it has one");
+            (metric.1.clone(), sample.at_ms, sample.value)
+        };
+        let step = |at, value| (REPORTED_STEP.to_owned(), at, value);
+        let loss = |at| ("loss".to_owned(), at, 1.0);
+        let all: Vec<_> = queue.take(9).iter().map(said).collect();
+        assert_eq!(all, [loss(5), step(5, 40.0), loss(7), step(7, 41.0)]);
+    }
+
+    #[test]
     fn series_have_names_that_receivers_take_and_labels_in_their_order() {
         let named = |source: &Source, metric: &str| {
             let site = [("cluster".to_owned(), "a".to_owned())];
@@ -193,18 +226,21 @@ mod tests {
             assert!(sorted, "{labels:?}");
             labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
         };
-        let of_rank = "attempt=2 cluster=a job_id=job-3 node=n1 rank=7";
-        assert_eq!(named(&source(7), "grad.norm/l2"), format!("__name__=gangline_rank_grad_norm_l2 {of_rank}"));
-        assert_eq!(
-            named(&source(7), "gangline.step_seconds"),
-            format!("__name__=gangline_rank_step_seconds {of_rank}")
-        );
+        let of_rank = |name: &str, metric: &str| {
+            let expected = format!(
+                "__name__=gangline_rank_{name} attempt=2 cluster=a job_id=job-3 metric={metric} node=n1 rank=7"
+            );
+            assert_eq!(named(&source(7), metric), expected);
+        };
+        of_rank("grad_norm_l2", "grad.norm/l2");
+        of_rank("step_seconds", "gangline.step_seconds");
         let node = NodeName::new("n1").expect("a name");
         let of_node =
             |device| Source { scope: Scope::Node(node.clone()), attempt: None, node: None, rank: None, device };
         let gpu = named(&of_node(Some(3)), "gpu.sm_active_ratio");
-        assert_eq!(gpu, "__name__=gangline_gpu_sm_active_ratio cluster=a gpu=3 node=n1");
+        assert_eq!(gpu, "__name__=gangline_gpu_sm_active_ratio cluster=a gpu=3 metric=gpu.sm_active_ratio node=n1");
         let disk = named(&of_node(None), "host.filesystem_used_ratio./data");
-        assert_eq!(disk, "__name__=gangline_host_filesystem_used_ratio cluster=a node=n1 part=/data");
+        let expected = "__name__=gangline_host_filesystem_used_ratio cluster=a metric=host.filesystem_used_ratio./data node=n1 part=/data";
+        assert_eq!(disk, expected);
     }
 }

@@ -6,6 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use gangline_base::with_causes;
 use gangline_execution::endpoint::agent;
+use ureq::RequestBuilder;
+use ureq::typestate::WithBody;
 
 use crate::alerts::authorities;
 
@@ -51,6 +53,25 @@ impl std::fmt::Debug for Receiver {
     }
 }
 
+impl Receiver {
+    /// Returns a client for requests to it.
+    pub(crate) fn client(&self) -> Result<ureq::Agent, String> {
+        let authorities = self.url.starts_with("https:").then(authorities).transpose()?;
+        agent(REQUEST_MAX, authorities.as_deref()).map_err(|error| with_causes(&error))
+    }
+
+    /// Adds the headers that all requests to it have.
+    pub(crate) fn dressed(&self, mut request: RequestBuilder<WithBody>) -> RequestBuilder<WithBody> {
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        match &self.authorization {
+            Some(authorization) => request.header("authorization", authorization.header()),
+            None => request,
+        }
+    }
+}
+
 /// What became of a request.
 pub(super) enum Outcome {
     Taken,
@@ -73,7 +94,7 @@ impl Connection {
     }
 
     pub(super) fn post(&mut self, body: &[u8], headers: &[(&'static str, &'static str)]) -> Outcome {
-        let agent = match self.agent.take().map_or_else(|| client(&self.receiver.url), Ok) {
+        let agent = match self.agent.take().map_or_else(|| self.receiver.client(), Ok) {
             Ok(agent) => agent,
             Err(why) => return Outcome::Away(why),
         };
@@ -81,13 +102,7 @@ impl Connection {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        for (name, value) in &self.receiver.headers {
-            request = request.header(name, value);
-        }
-        if let Some(authorization) = &self.receiver.authorization {
-            request = request.header("authorization", authorization.header());
-        }
-        match request.send(body) {
+        match self.receiver.dressed(request).send(body) {
             Err(error) => Outcome::Away(with_causes(&error)),
             Ok(answer) if answer.status().is_success() => {
                 self.agent = Some(agent);
@@ -106,10 +121,4 @@ impl Connection {
             }
         }
     }
-}
-
-/// Returns a client for a URL.
-fn client(url: &str) -> Result<ureq::Agent, String> {
-    let authorities = url.starts_with("https:").then(authorities).transpose()?;
-    agent(REQUEST_MAX, authorities.as_deref()).map_err(|error| with_causes(&error))
 }

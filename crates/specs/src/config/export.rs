@@ -1,5 +1,5 @@
 //! The tables `[remote_write]` and `[otlp]`: where measurements of ranks, nodes and GPUs are sent as well, by Prometheus' remote write or
-//! by OpenTelemetry's protocol, and the traces of jobs by the latter.
+//! by OpenTelemetry's protocol, and the traces of jobs by the latter. And `[remote_read]`: where they are read.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const HEADER_BYTES_MAX: usize = 1_024;
 /// Headers that requests have by themselves, in small letters, and the beginning of others.
 const OWN_HEADERS: [&str; 5] = ["authorization", "content-", "host", "transfer-encoding", "x-prometheus-remote-write-"];
 /// Labels that measurements have by themselves.
-const OWN: [&str; 7] = ["__name__", "job_id", "attempt", "node", "rank", "gpu", "part"];
+const OWN: [&str; 8] = ["__name__", "job_id", "attempt", "metric", "node", "rank", "gpu", "part"];
 /// Attributes that all of OpenTelemetry's requests have by themselves.
 const OWN_OF_OTLP: [&str; 1] = ["service.name"];
 
@@ -118,6 +118,20 @@ impl ReceiverV1 {
         self.read(&Names { own: &OWN, is_sound: is_label, letters: "letters, digits and _" })
     }
 
+    /// Returns the server that answers queries in the place of the series store, which has what remote write sent; an error says
+    /// which value is invalid.
+    pub(super) fn of_remote_read(self, sent: Option<&Receiver>) -> Result<Receiver, String> {
+        if !self.labels.is_empty() {
+            return Err("labels are those of [remote_write]: leave them out here".to_owned());
+        }
+        let sent = sent.ok_or("what is read was sent by [remote_write], which isn't there")?;
+        let read = self.of_remote_write()?;
+        if read.url.contains("/api/v1") {
+            return Err("url ends before /api/v1: paths of queries are added".to_owned());
+        }
+        Ok(Receiver { labels: sent.labels.clone(), ..read })
+    }
+
     /// Returns a receiver whose labels have names of this form.
     fn read(self, names: &Names) -> Result<Receiver, String> {
         let ReceiverV1 { url, token_file, user, headers, labels } = self;
@@ -201,6 +215,25 @@ mod tests {
         ] {
             let error = read(lines).expect_err(lines).to_string();
             assert!(error.starts_with("otlp: ") && error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_was_sent_is_read_by_the_labels_that_it_was_sent_with() {
+        let sent = "[remote_write]\nurl = 'http://localhost:9090/api/v1/write'\nlabels = { cluster = 'a' }\n";
+        let read = |sent: &str, lines: &str| {
+            Config::parse(&format!("{sent}[remote_read]\n{lines}")).map(|config| config.remote_read)
+        };
+        let server = read(sent, "url = 'http://localhost:9090'").expect("a sound file").expect("it has one");
+        assert_eq!((server.url.as_str(), server.labels["cluster"].as_str()), ("http://localhost:9090", "a"));
+        for (sent, lines, part) in [
+            ("", "url = 'http://localhost:9090'", "sent by [remote_write]"),
+            (sent, "url = 'http://localhost:9090'\nlabels = { a = 'b' }", "leave them out"),
+            (sent, "url = 'http://localhost:9090/api/v1/query'", "ends before /api/v1"),
+            (sent, "url = 'localhost'", "http or https"),
+        ] {
+            let error = read(sent, lines).expect_err(lines).to_string();
+            assert!(error.starts_with("remote_read: ") && error.contains(part), "{error}");
         }
     }
 

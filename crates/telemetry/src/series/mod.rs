@@ -34,6 +34,6 @@ pub use head::Limits;
 pub use key::{Batch, Point, Row, Scope, Series, Source};
 pub use merge::Keep;
 pub use query::{Answer, Curve, Query};
-pub use rollup::{Bucket, Resolution};
-pub use service::{Handle, Options, Service, Stored, Summary};
+pub use rollup::{Bucket, Resolution, fit};
+pub use service::{Elsewhere, Handle, Options, Service, Stored, Summary};
 pub use store::Damage;

@@ -63,7 +63,9 @@ impl Query {
         }
     }
 
-    fn asks_for(&self, source: &Source, metric: &str) -> bool {
+    /// Reports whether a series of the scope is asked for.
+    #[must_use]
+    pub fn asks_for(&self, source: &Source, metric: &str) -> bool {
         let is = |wanted: bool, same: bool| !wanted || same;
         let is_named = |name: &String| {
             let rest = metric.strip_prefix(name.as_str());
@@ -80,16 +82,21 @@ impl Query {
         (self.times.0.map_or(i64::MIN, ms), self.times.1.map_or(i64::MAX, ms))
     }
 
-    fn has_steps(&self) -> bool {
+    /// Reports whether only some steps are asked for.
+    #[must_use]
+    pub const fn has_steps(&self) -> bool {
         self.steps.0.is_some() || self.steps.1.is_some()
     }
 
-    fn steps_wanted(&self) -> (u64, u64) {
+    /// Returns the first and the last step that are asked for.
+    #[must_use]
+    pub fn steps_wanted(&self) -> (u64, u64) {
         (self.steps.0.map_or(0, |step| step.0), self.steps.1.map_or(u64::MAX, |step| step.0))
     }
 
-    /// Reports whether something with these times and steps may be asked for.
-    fn touches(&self, times: (i64, i64), steps: Option<(u64, u64)>) -> bool {
+    /// Reports whether something with these times, in milliseconds, and steps may be asked for.
+    #[must_use]
+    pub fn touches(&self, times: (i64, i64), steps: Option<(u64, u64)>) -> bool {
         let (from, to) = self.times_ms();
         let (low, high) = self.steps_wanted();
         let in_steps = !self.has_steps() || steps.is_some_and(|(first, last)| first <= high && low <= last);

@@ -43,7 +43,7 @@ impl Resolution {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bucket {
     /// When it begins, in milliseconds since the Unix epoch.
-    pub(super) at_ms: i64,
+    pub at_ms: i64,
     /// The smallest and the largest step, if any point has one.
     pub steps: Option<(Step, Step)>,
     /// Number of finite values.
@@ -54,8 +54,10 @@ pub struct Bucket {
     pub min: f64,
     /// The largest finite value; negative infinite if there is none.
     pub max: f64,
-    pub(super) sum: f64,
-    pub(super) last_ms: i64,
+    /// The sum of the finite values.
+    pub sum: f64,
+    /// When the newest value was measured, in milliseconds since the Unix epoch.
+    pub last_ms: i64,
     /// The newest value, whatever it is.
     pub last: f64,
 }
@@ -86,7 +88,9 @@ impl Bucket {
         self.count + self.not_finite
     }
 
-    pub(super) fn of(point: &Point) -> Bucket {
+    /// Returns a single point.
+    #[must_use]
+    pub fn of(point: &Point) -> Bucket {
         let (at_ms, value) = (ms(point.at), point.value);
         let is_finite = value.is_finite();
         Bucket {
@@ -138,7 +142,8 @@ pub(super) fn roll_up(mut buckets: Vec<Bucket>, resolution: Resolution) -> Vec<B
 }
 
 /// Reduces buckets to at most `budget`, each the sum of as many neighbours as the others.
-pub(super) fn fit(buckets: Vec<Bucket>, budget: usize) -> Vec<Bucket> {
+#[must_use]
+pub fn fit(buckets: Vec<Bucket>, budget: usize) -> Vec<Bucket> {
     let each = buckets.len().div_ceil(budget.max(1)).max(1);
     if each == 1 {
         return buckets;

@@ -66,6 +66,8 @@ pub struct Summary {
     pub refused: u64,
     /// Why the last batch or segment couldn't be written.
     pub failure: Option<String>,
+    /// Why the last query had no answer elsewhere; none if queries aren't answered elsewhere.
+    pub elsewhere: Option<Result<(), String>>,
 }
 
 type Reply = Box<dyn FnOnce(Result<Stored, Error>) + Send>;
@@ -82,6 +84,14 @@ struct Told {
     failure: Option<String>,
 }
 
+/// A place with the points that the store was given, which answers queries in its stead.
+pub trait Elsewhere: std::fmt::Debug + Send + Sync {
+    /// Answers a query; none if it can't.
+    fn query(&self, query: &Query) -> Option<Answer>;
+    /// Returns why the last query had no answer, if it hadn't.
+    fn failure(&self) -> Option<String>;
+}
+
 #[derive(Clone, Debug)]
 enum Way {
     Open { requests: SyncSender<Request>, shared: Arc<Shared>, told: Arc<Mutex<Told>> },
@@ -96,7 +106,10 @@ impl std::fmt::Debug for Request {
 
 /// A handle to the store; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Handle(Way);
+pub struct Handle {
+    way: Way,
+    elsewhere: Option<Arc<dyn Elsewhere>>,
+}
 
 /// A running store.
 #[derive(Debug)]
@@ -126,7 +139,8 @@ impl Service {
         };
         let taker = Taker { store, told: Arc::clone(&told), clock: options.clock, wake, retry_at: None };
         let taking = thread("series").spawn(move || taker.run(&waiting)).map_err(of_thread)?;
-        Ok(Service { handle: Handle(Way::Open { requests, shared, told }), taking, merging })
+        let way = Way::Open { requests, shared, told };
+        Ok(Service { handle: Handle { way, elsewhere: None }, taking, merging })
     }
 
     /// Returns a handle.
@@ -137,7 +151,7 @@ impl Service {
 
     /// Takes in what waits and ends. What is in the head stays in the log.
     pub fn stop(self) {
-        if let Way::Open { requests, .. } = &self.handle.0 {
+        if let Way::Open { requests, .. } = &self.handle.way {
             // Fails only if the thread has ended already.
             let _ = requests.send(Request::Stop);
         }
@@ -153,12 +167,18 @@ impl Handle {
     /// Returns the handle of a store that isn't running.
     #[must_use]
     pub fn closed(cause: String) -> Handle {
-        Handle(Way::Closed { cause })
+        Handle { way: Way::Closed { cause }, elsewhere: None }
+    }
+
+    /// Returns a handle whose queries are answered elsewhere, and by the store if that can't or has nothing.
+    #[must_use]
+    pub fn asking(self, elsewhere: Arc<dyn Elsewhere>) -> Handle {
+        Handle { elsewhere: Some(elsewhere), ..self }
     }
 
     /// Takes in a batch. `reply` is called on the store's thread once the batch is durable or refused, and must not block.
     pub fn take(&self, batch: Batch, reply: impl FnOnce(Result<Stored, Error>) + Send + 'static) {
-        let requests = match &self.0 {
+        let requests = match &self.way {
             Way::Open { requests, .. } => requests,
             Way::Closed { cause } => return reply(Err(Error::Closed { cause: cause.clone() })),
         };
@@ -172,12 +192,16 @@ impl Handle {
         }
     }
 
-    /// Answers a query; reads files, so it may block.
+    /// Answers a query; reads files or asks a server, so it may block.
     ///
     /// # Errors
     /// [`Error`] if a file can't be read or the store is closed.
     pub fn query(&self, query: &Query) -> Result<Answer, Error> {
-        match &self.0 {
+        let answer = self.elsewhere.as_ref().and_then(|elsewhere| elsewhere.query(query));
+        if let Some(answer) = answer.filter(|answer| !answer.curves.is_empty()) {
+            return Ok(answer);
+        }
+        match &self.way {
             Way::Open { shared, .. } => shared.query(query),
             Way::Closed { cause } => Err(Error::Closed { cause: cause.clone() }),
         }
@@ -189,7 +213,7 @@ impl Handle {
     /// [`Error`] if that fails; nothing is lost then.
     pub fn flush(&self) -> Result<(), Error> {
         let (reply, answer) = sync_channel(1);
-        match &self.0 {
+        match &self.way {
             Way::Open { requests, .. } => requests.send(Request::Flush(reply)).map_err(|_| stopped())?,
             Way::Closed { cause } => return Err(Error::Closed { cause: cause.clone() }),
         }
@@ -199,14 +223,15 @@ impl Handle {
     /// Returns how the store is.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        match &self.0 {
-            Way::Closed { cause } => Summary { failure: Some(cause.clone()), ..Summary::default() },
+        let elsewhere = self.elsewhere.as_ref().map(|elsewhere| elsewhere.failure().map_or(Ok(()), Err));
+        match &self.way {
+            Way::Closed { cause } => Summary { failure: Some(cause.clone()), elsewhere, ..Summary::default() },
             Way::Open { shared, told, .. } => {
                 let (segments, bytes, points, head_points) = shared.sizes();
                 let damage = *shared.damage.read().unwrap_or_else(PoisonError::into_inner);
                 let told = told.lock().unwrap_or_else(PoisonError::into_inner);
                 let (refused, failure) = (told.refused, told.failure.clone());
-                Summary { segments, bytes, points, head_points, damage, refused, failure }
+                Summary { segments, bytes, points, head_points, damage, refused, failure, elsewhere }
             }
         }
     }
