@@ -21,10 +21,13 @@ pytestmark = pytest.mark.skipif(
 )
 TOOLKIT = pathlib.Path(sys.executable).parent / "focus-toolkit"
 # What a rank that reads a dataset from object storage says of it.
-READER = """import os, socket, time
-connection = socket.socket(socket.AF_UNIX)
-connection.connect(os.environ["GANGLINE_SOCKET"])
-connection.sendall(b'{"datasets":{"s3://corpus/c4":{"get":2500000,"list":3,"bytes":3000000000}}}\\n')
+READER = """import os, struct, time
+folder = os.environ["GANGLINE_DATA_READS"]
+os.makedirs(folder)
+with open(os.path.join(folder, "own"), "wb") as file:
+    put, get, listed, delete, head, failed, received = 0, 2500000, 3, 0, 0, 0, 3000000000
+    counts = struct.pack("<7Q", put, get, listed, delete, head, failed, received)
+    file.write(b"tally-1\\n" + counts + b"s3://corpus/c4")
 time.sleep(1)
 """
 RENAMED = {"ProviderName", "PublisherName", "ServiceProviderName", "HostProviderName"}
