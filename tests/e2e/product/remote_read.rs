@@ -39,6 +39,15 @@ fn sums(points: &[Value]) -> (u64, f64, f64, u64, u64) {
     (count, least, most, steps("first_step")[0], *steps("last_step").last().expect("it isn't empty"))
 }
 
+/// Trains for 300 steps, and returns the job.
+fn train(product: &Product, folder: &str) -> String {
+    let folder = product.path(folder).display().to_string();
+    let options = "--steps 300 --checkpoint-every 100 --step-time-min 10";
+    let id = product.submit(&training("resources: {accelerators: \"cpu:1\"}", options, &folder));
+    product.wait_state(&id, "succeeded");
+    id
+}
+
 fn check(start: fn(&std::path::Path) -> Option<MetricsServer>) {
     let mut product = Product::down(&["a=cpu:1"]);
     let Some(mut server) = start(&product.path("server")) else { return };
@@ -51,10 +60,7 @@ fn check(start: fn(&std::path::Path) -> Option<MetricsServer>) {
     product.option("--config", config.to_str().expect("text"));
     product.change("--agent-every", "1");
     product.start();
-    let folder = product.path("checkpoints").display().to_string();
-    let options = "--steps 300 --checkpoint-every 100 --step-time-min 10";
-    let id = product.submit(&training("resources: {accelerators: \"cpu:1\"}", options, &folder));
-    product.wait_state(&id, "succeeded");
+    let id = train(&product, "checkpoints");
     let here = wait_for("the store to have the losses", || {
         curve(&product, &id, &["--points", "1000"]).filter(|points| points.len() == 300)
     });
@@ -99,12 +105,7 @@ fn check(start: fn(&std::path::Path) -> Option<MetricsServer>) {
 
     // While the server is away, the store has what came since the start.
     server.kill();
-    let id = product.submit(&training(
-        "resources: {accelerators: \"cpu:1\"}",
-        options,
-        &product.path("more").display().to_string(),
-    ));
-    product.wait_state(&id, "succeeded");
+    let id = train(&product, "more");
     assert!(curve(&product, &id, &["--points", "1000"]).is_some_and(|points| points.len() > 100));
     assert_eq!(own(&product, "gangline_remote_read_failing"), Some(1.0));
     server.start_again().expect("it starts");
