@@ -48,14 +48,15 @@ fn a_gang_goes_on_elsewhere_when_a_machine_is_cut_off() {
     let folder = on.product.path("checkpoints").to_str().expect("text").to_owned();
     let id = on.product.submit(&training(300, &folder));
     let job = on.product.wait_step(&id, 60);
-    let cut = OnSlurm::places(&job).remove(0);
+    let (cut, before) = (OnSlurm::places(&job).remove(0), attempts(&job));
     let number: u8 = cut[1..].parse().expect("nodes are n1 to n3");
     network.plug(number, false);
-    let again = wait_for("the job to run again", || {
+    // On a machine that is busy, supervisors may have lost the control plane for three seconds without that.
+    wait_for("the job to run elsewhere", || {
         let job = on.product.job(&id);
-        (attempts(&job) >= 2 && job["state"] == "running").then_some(job)
+        let is_elsewhere = attempts(&job) > before && !OnSlurm::places(&job).contains(&cut);
+        (is_elsewhere && job["state"] == "running").then_some(())
     });
-    assert!(!OnSlurm::places(&again).contains(&cut), "it is cut off: {again:#}");
     let job = on.product.wait_state(&id, "succeeded");
     assert_eq!(job["progress"]["step"].as_u64(), Some(300));
     assert!(on.product.run(&["logs", &id]).stdout.contains("resumed from step"));
