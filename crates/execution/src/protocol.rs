@@ -197,7 +197,7 @@ pub struct Report {
     /// What the cache of datasets that the ranks use holds, as it was last looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheReport>,
-    /// What the ranks asked for of each dataset, by its address, since the attempt started.
+    /// What the job's programs asked for of each dataset on this node, by its address, since the attempt started.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dataset_reads: BTreeMap<String, DatasetReads>,
     /// Samples, starting with number `samples_from`.

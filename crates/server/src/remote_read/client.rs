@@ -16,8 +16,8 @@ const ANSWER_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of a refusal that are read.
 const REFUSAL_BYTES_MAX: u64 = 1_000;
 
-/// How far before the time that is meant stretches of time are asked for, by an offset in the question: VictoriaMetrics repeats an older
-/// value for each stretch of the last half minute, which may lack samples (`-search.latencyOffset`).
+/// How much earlier than meant the times of a range query are, whose `offset` makes up for it. VictoriaMetrics takes samples of the
+/// last half minute for incomplete (`-search.latencyOffset`), and repeats an older value for each stretch that ends there.
 pub(super) const LAG_MS: i64 = 600_000;
 /// Counts the whole seconds in a stretch of one: two if it has both its ends.
 const BOTH_ENDS: &str = "count_over_time(vector(0)[1s:1s])";
@@ -77,8 +77,8 @@ impl Client {
         found.into_iter().map(|one| Ok((one.metric, points(&one.values)?))).collect()
     }
 
-    /// Returns the milliseconds that a selector names of a stretch of this width, so that stretches side by side have no sample in
-    /// common. Prometheus 2 counts both ends of what is named, version 3 and VictoriaMetrics the later one alone
+    /// Returns the range, in milliseconds, that a selector has to name so that adjoining stretches of this width have no sample in
+    /// common. Prometheus 2 counts samples at both ends of a range, Prometheus 3 and VictoriaMetrics those at the later end alone
     /// (<https://prometheus.io/docs/prometheus/latest/migration/>).
     pub(super) fn named(&self, width: i64) -> Result<i64, String> {
         let is_closed = match self.is_closed.get() {
@@ -91,8 +91,8 @@ impl Client {
         Ok((width - i64::from(is_closed)).max(1))
     }
 
-    /// The value of each series at the end of each stretch of this width; the question is by [`LAG_MS`] later than the times it is
-    /// asked with.
+    /// The value of each series at the end of each stretch of this width. The query's `offset` is [`LAG_MS`] into the future, and the
+    /// server evaluates the query as much earlier.
     pub(super) fn range(&self, query: &str, span: Span, width: i64) -> Result<Vec<(Labels, Points)>, String> {
         // The last stretch may end after the span.
         let (first, last) = (span.from + width, span.to.max(span.from + width) + width - 1);

@@ -47,7 +47,7 @@ impl Selector {
         Selector(matchers)
     }
 
-    /// All samples of the last so many milliseconds. One more is asked for, since some servers leave out the oldest.
+    /// All samples of the last so many milliseconds. The range is a millisecond longer, since some servers leave out its beginning.
     pub(super) fn within(&self, ms: i64) -> String {
         format!("{self}[{}ms]", ms + 1)
     }
@@ -57,7 +57,7 @@ impl Selector {
         format!("{function}({self}[{ms}ms])", ms = ms.max(1))
     }
 
-    /// The same, of a time that is later than the one that is asked about by [`LAG_MS`].
+    /// The same, of samples that are [`LAG_MS`] later than the time of evaluation.
     pub(super) fn over_later(&self, function: &str, ms: i64) -> String {
         format!("{function}({self}[{ms}ms] offset -{LAG_MS}ms)", ms = ms.max(1))
     }
