@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use gangline_accounting::bill::{Capacity, NodeState, Period};
+use gangline_accounting::bill::{Capacity, NodeState, Overheads, Period};
 use gangline_accounting::{Allocation, LedgerEntry, book};
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bucket, Buckets, GpuSeconds, JobId, JobSpec, Money, NodeName, Submitter, Timestamp,
@@ -109,8 +109,8 @@ fn fill(journal: &mut Journal, attempts: u64) -> Result<JobId> {
     for node in 0..NODES {
         for change in 0..CHANGES {
             let state = if change % 2 == 0 { NodeState::Ready } else { NodeState::Draining };
-            let accelerator = AcceleratorKind("H100".to_owned());
-            let capacity = Capacity { state, accelerator, devices: DEVICES, others: 0, price };
+            let (accelerator, overheads) = (AcceleratorKind("H100".to_owned()), Overheads::default());
+            let capacity = Capacity { state, accelerator, devices: DEVICES, others: 0, price, overheads };
             let at = BEGIN + DAY * u32::try_from(change * 365 / CHANGES)?;
             noted.push((at, Noted::Capacity(CapacityChanged::of(&name(node), &capacity))));
         }

@@ -30,6 +30,13 @@ with open(os.path.join(folder, "own"), "wb") as file:
     file.write(b"tally-1\\n" + counts + b"s3://corpus/c4")
 time.sleep(1)
 """
+# Lines beside device time, and their services.
+BESIDE = {
+    "network": "Network between devices",
+    "support": "Support and surcharges",
+    "energy": "Energy",
+    "people": "Engineering time",
+}
 RENAMED = {"ProviderName", "PublisherName", "ServiceProviderName", "HostProviderName"}
 
 
@@ -39,6 +46,10 @@ def plane(tmp_path):
     config.write_text(
         '[storage]\nmeasure_every = "1s"\n[[storage.price]]\npath = "/"\nusd_per_gib_month = "90"\n'
         '[[storage.requests]]\naddress = "s3://corpus"\nusd_per_1000 = "0.0004"\nusd_per_gb = "0.09"\n'
+        '[[overhead]]\nline = "network"\nusd_per_device_hour = "0.27"\n'
+        '[[overhead]]\nline = "support"\nshare_of_price = 0.1\n'
+        '[energy]\nusd_per_kwh = "0.20"\n[[energy.device]]\naccelerator = "cpu"\nwatts = 900\nidle_watts = 100\n'
+        '[people]\nusd_per_hour = "90"\nhours_per_failed_job = 0.5\n'
     )
     plane = Plane(tmp_path, ["a=cpu:2", "b=cpu:1"], "--price", "2.49", "--config", str(config))
     yield plane
@@ -95,6 +106,22 @@ def await_storage(plane):
     raise AssertionError("storage was never measured")
 
 
+def check_beside(beside, devices, failed):
+    hours = sum(Decimal(row["ConsumedQuantity"]) for row in devices)
+    for kind, price in (("network", "0.27"), ("support", "0.249")):
+        rows = beside[kind]
+        assert {row["ListUnitPrice"] for row in rows} == {price} and all(row["x_GpuSeconds"] == "" for row in rows)
+        assert abs(sum(Decimal(row["ConsumedQuantity"]) for row in rows) - hours) < Decimal("1e-9"), "each device-hour once"
+    energy = sum(Decimal(row["ConsumedQuantity"]) for row in beside["energy"])
+    assert hours * Decimal("0.1") < energy < hours * Decimal("0.9")
+    assert {row["x_Estimated"] for row in beside["energy"]} == {"true"}
+    (people,) = beside["people"]
+    of = lambda *names: [people[name] for name in names]
+    assert of("ResourceId", "BilledCost", "EffectiveCost", "ConsumedQuantity") == [failed, "0", "45", "0.5"]
+    for kind, service in BESIDE.items():
+        assert {row["ServiceName"] for row in beside[kind]} == {service}
+
+
 def test_an_export_is_valid_focus_and_sums_to_the_capacity(plane):
     (plane.folder / "reader.py").write_text(READER)
     reads = plane.submit("reads", f'resources: {{accelerators: "cpu:1"}}\nrun: python3 {plane.folder}/reader.py\n')
@@ -114,7 +141,9 @@ def test_an_export_is_valid_focus_and_sums_to_the_capacity(plane):
     stored = [row for row in rows if row["x_CostKind"].startswith("storage_")]
     devices = [row for row in rows if row["ServiceCategory"] == "Compute"]
     asked = {row["x_CostKind"]: row for row in rows if row["ResourceId"] == "s3://corpus/c4"}
-    assert len(stored) + len(devices) + len(asked) == len(rows)
+    beside = {kind: [row for row in rows if row["x_CostKind"] == kind] for kind in BESIDE}
+    assert len(stored) + len(devices) + len(asked) + sum(map(len, beside.values())) == len(rows)
+    check_beside(beside, devices, bad)
     of = lambda kind: [asked[kind][name] for name in ("ServiceCategory", "PricingQuantity", "PricingUnit", "BilledCost")]
     assert of("requests") == ["Storage", "2500", "1000 Requests", "1"] and of("transfer") == ["Networking", "3", "GB", "0.27"]
     assert asked.keys() == {"requests", "transfer"}, "lists have no price, and so no row"
@@ -140,7 +169,7 @@ def test_an_export_is_valid_focus_and_sums_to_the_capacity(plane):
         hours = sum(Decimal(row["ConsumedQuantity"]) for row in devices if row["ResourceId"] == node["node"])
         assert abs(Decimal(node["billed_device_hours"]) - hours) < Decimal("1e-9")
         assert node["by_time_nano_dollars"] <= 0 and abs(node["by_price_nano_dollars"]) < 1000, node
-    services = {"Storage of training data", "Reading of training data"}
+    services = {"Storage of training data", "Reading of training data", *BESIDE.values()}
     assert {other["service"] for other in beside["unmatched"]} == services
     assert beside["overlap_count"] == 0
 

@@ -64,6 +64,23 @@ pub enum Used {
         /// Their number.
         count: u64,
     },
+    /// Device time that is charged beside its price, in nanoseconds of one device.
+    Overhead {
+        /// The time.
+        nanos: i128,
+        /// Whether it is the network's; support's otherwise.
+        is_network: bool,
+    },
+    /// Energy of devices.
+    Energy {
+        /// In picojoules.
+        picojoules: i128,
+    },
+    /// Time of people who looked after an incident.
+    Work {
+        /// In nanoseconds.
+        nanos: i128,
+    },
     /// Bytes that were read from object storage.
     Transfer {
         /// The bytes.
@@ -73,19 +90,20 @@ pub enum Used {
     },
 }
 
-/// The device time of a job, or of nobody, in one line on one node and day; or what was stored in a folder, or asked of a dataset's
-/// object storage.
+/// The device time of a job, or of nobody, in one line on one node and day; or what was stored in a folder, asked of a dataset's
+/// object storage, or done by people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The day, in UTC.
     pub day: Day,
-    /// The node, the folder, or the address of the dataset.
+    /// The node, the folder, the address of the dataset, or the job that people looked after.
     pub resource: String,
     /// The line of the bill.
     pub line: String,
     /// The amount.
     pub used: Used,
-    /// Price of a device for an hour, of the unit of stored data for a month, of a thousand requests, or of the unit of read bytes.
+    /// Price of a device or a person for an hour, of the unit of stored data for a month, of a thousand requests, of the unit of read
+    /// bytes, or of a kilowatt-hour.
     pub price: Money,
     /// What the amount cost.
     pub cost: Money,
@@ -141,6 +159,8 @@ const BYTE_DECIMALS: u32 = 15;
 const NANOS_PER_HOUR: u128 = 3_600_000_000_000;
 /// Bytes of a GiB.
 const GIB: u128 = 1 << 30;
+/// Picojoules of a kilowatt-hour.
+const KILOWATT_HOUR: u128 = 3_600_000_000_000_000_000;
 
 /// What the columns say of an amount.
 struct Columns<'a> {
@@ -199,8 +219,10 @@ impl Row {
         let [reserved, status] = reservation;
         let [kind, category, name] = service;
         let whose = self.tags.first().map_or_else(|| "nobody".to_owned(), |(_, job)| job.clone());
+        // Nobody sends an invoice for the time of one's own people.
+        let billed = if matches!(self.used, Used::Work { .. }) { "0" } else { &cost };
         let fields: [&str; COLUMN_COUNT] = [
-            &cost,
+            billed,
             &issuer.account,
             &issuer.account,
             "USD",
@@ -265,6 +287,33 @@ impl Row {
                 reservation: ["", ""],
                 service: ["Dataset", "Storage", "Reading of training data"],
                 what: format!("{line} to {resource}"),
+            },
+            Used::Overhead { nanos, is_network } => Columns {
+                quantity: decimal(*nanos, NANOS_PER_HOUR, HOUR_DECIMALS),
+                unit: "GPU-Hours",
+                pricing_unit: "GPU-Hours",
+                reservation: ["", ""],
+                service: match is_network {
+                    true => ["Node", "Networking", "Network between devices"],
+                    false => ["Node", "Management and Governance", "Support and surcharges"],
+                },
+                what: format!("{line} of devices on {resource}"),
+            },
+            Used::Energy { picojoules } => Columns {
+                quantity: decimal(*picojoules, KILOWATT_HOUR, HOUR_DECIMALS),
+                unit: "Kilowatt-Hours",
+                pricing_unit: "Kilowatt-Hours",
+                reservation: ["", ""],
+                service: ["Node", "Other", "Energy"],
+                what: format!("{line} of devices on {resource}"),
+            },
+            Used::Work { nanos } => Columns {
+                quantity: decimal(*nanos, NANOS_PER_HOUR, HOUR_DECIMALS),
+                unit: "Hours",
+                pricing_unit: "Hours",
+                reservation: ["", ""],
+                service: ["Incident", "Other", "Engineering time"],
+                what: format!("{line} for {resource}"),
             },
             Used::Transfer { bytes, unit } => Columns {
                 quantity: decimal(i128::from(*bytes), GIB, BYTE_DECIMALS),
@@ -354,111 +403,5 @@ fn decimal(numerator: i128, denominator: u128, places: u32) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row() -> Row {
-        Row {
-            day: "2026-11-30".parse().expect("a day"),
-            resource: "n1".to_owned(),
-            line: "compute".to_owned(),
-            used: Used::Devices { nanos: 5_400_000_000_001, accelerator: Some("H100".to_owned()), is_unheld: false },
-            price: "2.49".parse().expect("a price"),
-            cost: "3.735".parse().expect("a cost"),
-            tags: vec![("job", "job-7".to_owned()), ("name", "a \"great\", run\n".to_owned())],
-            is_estimated: false,
-        }
-    }
-
-    fn issuer() -> Issuer {
-        Issuer { account: "lab".to_owned(), provider: "Our cluster".to_owned() }
-    }
-
-    /// Reads a line as RFC 4180 says.
-    fn fields(line: &str) -> Vec<String> {
-        let (mut fields, mut is_quoted) = (vec![String::new()], false);
-        let mut letters = line.trim_end_matches('\n').chars().peekable();
-        while let Some(letter) = letters.next() {
-            let field = fields.last_mut().expect("there is always one");
-            match letter {
-                '"' if is_quoted && letters.peek() == Some(&'"') => field.extend(letters.next()),
-                '"' => is_quoted = !is_quoted,
-                ',' if !is_quoted => fields.push(String::new()),
-                letter => field.push(letter),
-            }
-        }
-        fields
-    }
-
-    #[test]
-    fn a_row_has_a_field_for_each_column_of_each_version() {
-        for version in [Version::V1_2, Version::V1_4] {
-            let (header, line) = (version.header(), row().csv(&issuer()));
-            let (columns, fields) = (fields(&header), fields(&line));
-            assert_eq!(columns.len(), fields.len());
-            let of = |column: &str| {
-                let index = columns.iter().position(|known| known == column);
-                index.map_or_else(|| format!("no {column}"), |index| fields[index].clone())
-            };
-            assert_eq!(of("BilledCost"), "3.735");
-            assert_eq!(of("ListUnitPrice"), "2.49");
-            assert_eq!(
-                (of("PricingQuantity"), of("ConsumedQuantity")),
-                ("1.5".to_owned(), "1.500000000000277".to_owned())
-            );
-            assert_eq!(of("x_GpuSeconds"), "5400.000000001");
-            assert_eq!(
-                (of("BillingPeriodStart"), of("BillingPeriodEnd")),
-                ("2026-11-01T00:00:00Z".to_owned(), "2026-12-01T00:00:00Z".to_owned())
-            );
-            assert_eq!(
-                (of("ChargePeriodStart"), of("ChargePeriodEnd")),
-                ("2026-11-30T00:00:00Z".to_owned(), "2026-12-01T00:00:00Z".to_owned())
-            );
-            assert_eq!(of("CapacityReservationStatus"), "Used");
-            assert_eq!(of("Tags"), r#"{"job":"job-7","name":"a \"great\", run\u000a"}"#);
-            assert_eq!(of("ProviderName") == "Our cluster", version == Version::V1_2);
-            assert_eq!(of("HostProviderName") == "Our cluster", version == Version::V1_4);
-        }
-    }
-
-    #[test]
-    fn stored_data_is_a_row_of_storage() {
-        // 2 GiB for a day, at $0.73 for a GiB and a month of 730 hours.
-        let used = Used::Storage { nanos: (2 << 30) * 86_400_000_000_000, unit: "GiB-Months".to_owned() };
-        let (price, cost) = ("0.73".parse().expect("a price"), "0.048".parse().expect("a cost"));
-        let line = "storage_checkpoints".to_owned();
-        let row = Row { resource: "/lustre/gpt".to_owned(), line, used, price, cost, ..row() };
-        let (columns, fields) = (fields(&Version::V1_2.header()), fields(&row.csv(&issuer())));
-        let of = |column: &str| {
-            let index = columns.iter().position(|known| known == column).expect("a column");
-            fields[index].as_str()
-        };
-        assert_eq!((of("ConsumedQuantity"), of("ConsumedUnit")), ("48", "GiB-Hours"));
-        assert_eq!((of("PricingQuantity"), of("PricingUnit")), ("0.065753424657534", "GiB-Months"));
-        assert_eq!((of("ServiceCategory"), of("ResourceId")), ("Storage", "/lustre/gpt"));
-        assert_eq!((of("CapacityReservationStatus"), of("x_GpuSeconds")), ("", ""));
-    }
-
-    #[test]
-    fn requests_and_read_bytes_are_rows_of_their_own() {
-        let of = |used, line: &str, price: &str, cost: &str| {
-            let (price, cost) = (price.parse().expect("a price"), cost.parse().expect("a cost"));
-            let row = Row { resource: "s3://corpus/c4".to_owned(), line: line.to_owned(), used, price, cost, ..row() };
-            let (columns, fields) = (fields(&Version::V1_2.header()), fields(&row.csv(&issuer())));
-            let wanted = ["ConsumedQuantity", "ConsumedUnit", "PricingQuantity", "PricingUnit", "ServiceCategory"];
-            wanted.map(|name| fields[columns.iter().position(|column| column == name).expect("a column")].clone())
-        };
-        let requests = of(Used::Requests { count: 2_500_000 }, "requests", "0.0004", "1");
-        assert_eq!(requests, ["2500000", "Requests", "2500", "1000 Requests", "Storage"]);
-        let transfer = of(Used::Transfer { bytes: 3 << 30, unit: "GiB".to_owned() }, "transfer", "0.09", "0.27");
-        assert_eq!(transfer, ["3", "GiB", "3", "GiB", "Networking"]);
-    }
-
-    #[test]
-    fn decimals_are_exact() {
-        assert_eq!(dollars(Money::from_nano_dollars(-1)), "-0.000000001");
-        assert_eq!(dollars(Money::from_nano_dollars(12_000_000_000)), "12");
-        assert_eq!(decimal(1, 3, 5), "0.33333");
-    }
-}
+#[path = "focus_tests.rs"]
+mod tests;

@@ -5,7 +5,8 @@ use utoipa::ToSchema;
 
 use crate::{JobState, Time};
 
-/// The bill of a period: every device-second that the nodes offered, what was stored, and what was asked of object storage, in groups, each divided into lines.
+/// The bill of a period: every device-second that the nodes offered, what devices cost beside their price, what was stored, what was
+/// asked of object storage, and people's time, in groups, each divided into lines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostReport {
     /// Start of the period.
@@ -36,8 +37,8 @@ pub struct CostReport {
 /// A part of a bill.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostGroup {
-    /// Its name; `(idle)` for devices that no job held, `(platform)` for data that all jobs share, `(storage)` and `(requests)` in reports by node
-    /// and kind of device.
+    /// Its name; `(idle)` for devices that no job held, `(platform)` for data that all jobs share, `(storage)`, `(requests)` and `(people)` in
+    /// reports by node and kind of device.
     #[schema(examples("research"))]
     pub name: String,
     /// Jobs that held devices.
@@ -50,6 +51,12 @@ pub struct CostGroup {
     pub requests: i64,
     /// Bytes that were read from object storage.
     pub bytes_read: i64,
+    /// Energy, where it isn't in the price of devices. Estimated.
+    #[serde(default)]
+    pub kilowatt_hours: f64,
+    /// Time of people who looked after incidents.
+    #[serde(default)]
+    pub people_hours: f64,
     /// What all of it cost, without what has no price.
     pub cost_nano_dollars: i64,
     /// The same as text; `not priced` where nothing has a price.
@@ -73,8 +80,8 @@ pub struct CostGroup {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostLine {
     /// compute, communication, unreported, data_stall, checkpoint_stall, straggler_wait, restart, lost_work, idle_while_held,
-    /// failed_run, idle_spare, idle_drained, idle_broken, others; storage_checkpoints, storage_logs, storage_platform;
-    /// and requests, list_requests, transfer, cross_region_transfer.
+    /// failed_run, idle_spare, idle_drained, idle_broken, others; network, support, energy; storage_checkpoints, storage_logs,
+    /// storage_platform; requests, list_requests, transfer, cross_region_transfer; and people.
     #[schema(examples("compute"))]
     pub line: String,
     /// Device time.
@@ -89,6 +96,19 @@ pub struct CostLine {
     pub requests: Option<i64>,
     /// Of a line of transfer: bytes that were read.
     pub bytes_read: Option<i64>,
+    /// Of the lines network and support: the device time that is charged, which is in other lines as well; in seconds with nine
+    /// decimals, exact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub charged_gpu_seconds: Option<String>,
+    /// Of the line energy. Estimated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kilowatt_hours: Option<f64>,
+    /// The same in joules with twelve decimals, exact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exact_joules: Option<String>,
+    /// Of the line people: their time, in seconds with nine decimals, exact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub people_seconds: Option<String>,
     /// Its cost, in nano-dollars, without what has no price.
     pub cost_nano_dollars: i64,
     /// Device time without a price.
@@ -126,7 +146,8 @@ pub struct JobCost {
     pub nano_dollars_per_million_tokens: Option<i64>,
     /// What an hour of a device in new steps cost, with everything that was lost.
     pub nano_dollars_per_useful_gpu_hour: Option<i64>,
-    /// The lines that cost most besides new steps, the most expensive first: what a change could save.
+    /// The lines that cost most besides new steps, the most expensive first: what a change could save. What every hour of a device costs
+    /// beside its price is not among them.
     pub losses: Vec<CostLine>,
     /// Checkpoints that it saved.
     pub checkpoints: u32,
@@ -161,7 +182,7 @@ pub struct CostUsageRow {
     pub user: Option<String>,
     /// The queue that it waited in.
     pub queue: Option<String>,
-    /// The node, or the folder.
+    /// The node, the folder, the dataset's address, or the job that people looked after.
     pub node: String,
     /// The kind of its devices, if the node's capacity was recorded.
     pub accelerator: Option<String>,
@@ -175,12 +196,12 @@ pub struct CostUsageRow {
     pub is_estimated: bool,
 }
 
-/// What a unit of stored data costs for a month, or a unit of requests or of read bytes once.
+/// What a unit costs of anything that isn't device time: of stored data for a month, of all else once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CostUnitPrice {
     /// The price, in nano-dollars.
     pub nano_dollars: i64,
-    /// GB-Months or GiB-Months, 1000 Requests, GB or GiB.
+    /// GB-Months or GiB-Months, 1000 Requests, GB or GiB, GPU-Hours, Kilowatt-Hours or Hours.
     pub unit: String,
 }
 
@@ -219,7 +240,10 @@ pub struct CostEstimate {
     pub accelerator: String,
     /// The highest price of a device of this kind for an hour; none if the nodes have none.
     pub price_nano_dollars_per_hour: Option<i64>,
-    /// What all devices of one of its jobs cost an hour.
+    /// What an hour of a device costs beside its price, at the most: network, support and energy; none if nothing is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead_nano_dollars_per_hour: Option<i64>,
+    /// What all devices of one of its jobs cost an hour, with that.
     pub nano_dollars_per_hour: Option<i64>,
     /// The longest that one attempt may run, in seconds.
     pub time_limit_seconds: Option<u64>,

@@ -39,6 +39,10 @@ pub struct Node {
     pub memory_bytes: u64,
     /// For each accelerator-hour, in nano-dollars; absent if no price is configured.
     pub price_nano_dollars_per_hour: Option<i64>,
+    /// What an accelerator-hour costs beside its price while a job holds it, in nano-dollars: network, support and energy (estimated);
+    /// absent if nothing is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead_nano_dollars_per_hour: Option<i64>,
     /// What its caches of remote datasets hold, most bytes first, as its jobs' supervisors reported it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cached_datasets: Vec<CachedDataset>,

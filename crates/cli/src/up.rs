@@ -172,7 +172,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         cache_quotas: config.cache_quotas.clone(),
         limits: config.limits,
         retention: config.retention,
-        storage: config.storage.clone(),
+        billing: config.billing.clone(),
         survey: chosen.has_nodes.then_some(SurveyOptions { price_per_hour: price(args)? }),
         launcher: chosen.launcher,
         clock: output::now,

@@ -202,14 +202,18 @@ pub(super) async fn estimate(
     };
     let nodes = app.handle.nodes().await?.nodes;
     let of_kind = nodes.iter().filter(|node| node.accelerator == spec.gang.accelerator.0);
-    let price = of_kind.filter_map(|node| node.price_nano_dollars_per_hour).max().map(Money::from_nano_dollars);
-    Ok(Json(estimated(&spec, jobs, price)))
+    let highest =
+        |of: fn(&api::Node) -> Option<i64>| of_kind.clone().filter_map(of).max().map(Money::from_nano_dollars);
+    let price = highest(|node| node.price_nano_dollars_per_hour);
+    let overhead = highest(|node| node.overhead_nano_dollars_per_hour);
+    Ok(Json(estimated(&spec, jobs, (price, overhead))))
 }
 
-fn estimated(spec: &JobSpec, jobs: u32, price: Option<Money>) -> api::CostEstimate {
+fn estimated(spec: &JobSpec, jobs: u32, (price, overhead): (Option<Money>, Option<Money>)) -> api::CostEstimate {
     let nodes = spec.elastic.as_ref().map_or(spec.gang.nodes, |elastic| elastic.nodes_max);
     let devices = nodes.get().saturating_mul(spec.gang.accelerators_per_node.get());
-    let per_hour = price.map(|price| price.times(devices));
+    let whole = price.map(|price| price.saturating_add(overhead.unwrap_or(Money::ZERO)));
+    let per_hour = whole.map(|price| price.times(devices));
     let at_most = per_hour.zip(spec.time_limit).map(|(price, limit)| price.for_time(limit).times(jobs));
     api::CostEstimate {
         name: spec.name.clone(),
@@ -217,6 +221,7 @@ fn estimated(spec: &JobSpec, jobs: u32, price: Option<Money>) -> api::CostEstima
         devices: u64::from(devices),
         accelerator: spec.gang.accelerator.to_string(),
         price_nano_dollars_per_hour: price.map(Money::nano_dollars),
+        overhead_nano_dollars_per_hour: overhead.map(Money::nano_dollars),
         nano_dollars_per_hour: per_hour.map(Money::nano_dollars),
         time_limit_seconds: spec.time_limit.map(|limit| limit.as_secs()),
         at_most_nano_dollars: at_most.map(Money::nano_dollars),

@@ -27,11 +27,14 @@
 //! ```
 
 mod artifacts;
+mod billing;
 mod budgets;
 mod code;
 mod export;
 mod fabric;
 mod limits;
+mod overheads;
+mod people;
 mod preemption;
 mod prices;
 mod queues;
@@ -47,8 +50,11 @@ mod suspicion;
 mod tls;
 
 pub use artifacts::Artifacts;
+pub use billing::Billing;
 pub use budgets::{Budget, BudgetOf, WhenSpent};
 pub use export::{Otlp, Receiver};
+pub use overheads::{DeviceOverheads, Overheads, Power};
+pub use people::People;
 pub use prices::{Prices, agree_on_prices};
 pub use regions::Regions;
 pub use request_prices::RequestPrice;
@@ -124,8 +130,8 @@ pub struct Config {
     pub limits: Limits,
     /// The rules of when data is removed.
     pub retention: Retention,
-    /// What stored data costs.
-    pub storage: Storage,
+    /// What bills have besides the prices of devices.
+    pub billing: Billing,
     /// Where the contents of artifacts are kept.
     pub artifacts: Artifacts,
     /// The server by which notices are mailed; `None` if there is none.
@@ -243,6 +249,10 @@ struct FileV1 {
     #[serde(default)]
     retention: retention::RetentionV1,
     #[serde(default)]
+    overhead: Vec<overheads::OverheadV1>,
+    energy: Option<overheads::EnergyV1>,
+    people: Option<people::PeopleV1>,
+    #[serde(default)]
     storage: storage::StorageV1,
     #[serde(default)]
     artifacts: artifacts::ArtifactsV1,
@@ -323,7 +333,7 @@ impl Config {
         sharing.aliases = file.sbatch.read();
         let limits = file.limits.read().map_err(in_table("limits"))?;
         let retention = file.retention.read().map_err(in_table("retention"))?;
-        let storage = file.storage.read(regions).map_err(in_table("storage"))?;
+        let billing = billing::read((file.overhead, file.energy), file.people, file.storage, regions)?;
         let artifacts = file.artifacts.read().map_err(in_table("artifacts"))?;
         let smtp = file.smtp.map(smtp::SmtpV1::read).transpose();
         let smtp = smtp.map_err(in_table("smtp"))?;
@@ -350,7 +360,7 @@ impl Config {
             budgets,
             limits,
             retention,
-            storage,
+            billing,
             artifacts,
             smtp,
             snapshot_max,

@@ -6,11 +6,11 @@ use gangline_base::{JobId, SweepId, Timestamp};
 use rusqlite::Transaction;
 use tracing::warn;
 
-use crate::codec::{CapacityChanged, Noted, RequestsMade, StorageMeasured};
+use crate::codec::{CapacityChanged, IncidentMet, Noted, RequestsMade, StorageMeasured};
 use crate::db::{self, CommitInfo, Error, Journal, Reader, Record, Sequence};
 use crate::model::{
     Booked, JobRecord, Kept, KeptAnswer, Listing, RequestKey, Slice, Standing, Usage, Wanted, account, answers, audit,
-    capacity, ledger, requests, retention, storage, store,
+    capacity, incidents, ledger, requests, retention, storage, store,
 };
 use crate::ports::{self, Batch, Changes, Queries};
 
@@ -33,6 +33,7 @@ pub(crate) fn write_noted(transaction: &Transaction<'_>, at: Timestamp, noted: &
         Noted::Capacity(changed) => capacity::write_capacity(transaction, at, changed),
         Noted::Storage(measured) => storage::write_storage(transaction, at, measured),
         Noted::Requests(made) => requests::write_requests(transaction, made),
+        Noted::Incident(incident) => incidents::write_incident(transaction, at, incident),
     }
 }
 
@@ -83,6 +84,14 @@ impl Queries for Reader {
         self.read(|transaction| capacity::read_capacities(transaction, period))
     }
 
+    fn capacities_of(
+        &self,
+        nodes: &BTreeSet<&str>,
+        period: (Timestamp, Timestamp),
+    ) -> Result<Vec<(Timestamp, CapacityChanged)>, Error> {
+        self.read(|transaction| capacity::read_capacities_of(transaction, nodes.iter().copied(), period))
+    }
+
     fn storage(
         &self,
         period: (Timestamp, Timestamp),
@@ -101,6 +110,18 @@ impl Queries for Reader {
 
     fn requests_of(&self, job: JobId) -> Result<Vec<RequestsMade>, Error> {
         self.read(|transaction| requests::read_requests_of(transaction, job))
+    }
+
+    fn incidents(
+        &self,
+        period: (Timestamp, Timestamp),
+        each: &mut dyn FnMut(Timestamp, IncidentMet),
+    ) -> Result<(), Error> {
+        self.read(|transaction| incidents::read_incidents(transaction, period, each))
+    }
+
+    fn incidents_of(&self, job: JobId) -> Result<Vec<(Timestamp, IncidentMet)>, Error> {
+        self.read(|transaction| incidents::read_incidents_of(transaction, job))
     }
 
     fn jobs(&self, wanted: &Wanted, before: Option<JobId>, count: u32) -> Result<Listing, Error> {
@@ -189,6 +210,14 @@ impl Reader {
     /// As [`Reader::audit_accounts`].
     pub fn audit_storage(&self, after: &audit::NotedKey, count: u32) -> Result<Slice<audit::NotedKey>, Error> {
         self.read(|transaction| audit::storage_from(transaction, after, count))
+    }
+
+    /// Checks `count` incidents after a job or a node and a time.
+    ///
+    /// # Errors
+    /// As [`Reader::audit_accounts`].
+    pub fn audit_incidents(&self, after: &audit::NotedKey, count: u32) -> Result<Slice<audit::NotedKey>, Error> {
+        self.read(|transaction| audit::incidents_from(transaction, after, count))
     }
 
     /// Checks `count` rows of requests after a key.

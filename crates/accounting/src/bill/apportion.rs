@@ -18,8 +18,8 @@ pub(super) fn until(
     buckets: &Buckets,
     price: Option<Money>,
 ) -> [Amount; Bucket::ALL.len()] {
-    let length = between(held.0, held.1);
-    let passed = between(held.0, at).clamp(0, length);
+    let length = nanos_between(held.0, held.1);
+    let passed = nanos_between(held.0, at).clamp(0, length);
     let mut amounts = [Amount::default(); Bucket::ALL.len()];
     if passed == 0 {
         return amounts;
@@ -41,11 +41,11 @@ pub(super) fn until(
     amounts
 }
 
-/// Returns the amount of `devices` that nobody holds from one time to another. The cost of one device is the difference of
+/// Returns the amount of `devices` from one time to another, at one price. The cost of one device is the difference of
 /// its cost since the epoch, so that it adds up over time and over devices.
-pub(super) fn unheld(devices: u32, (from, to): (Timestamp, Timestamp), price: Option<Money>) -> Amount {
+pub(super) fn charge(devices: u32, (from, to): (Timestamp, Timestamp), price: Option<Money>) -> Amount {
     let devices = i128::from(devices);
-    let nanos = devices * between(from, to);
+    let nanos = devices * nanos_between(from, to);
     let since_epoch = |at: Timestamp, price| cost_of(price, i128::from(at.unix_nanos()));
     let cost = price.map_or(0, |price| since_epoch(to, price) - since_epoch(from, price));
     Amount { quantity: nanos, cost: devices * cost, unpriced: if price.is_some() { 0 } else { nanos } }
@@ -56,11 +56,11 @@ pub(super) fn share(whole: i128, part: i128, all: i128) -> i128 {
     if all == 0 { 0 } else { whole.saturating_mul(part) / all }
 }
 
-fn cost_of(price: Money, nanos: i128) -> i128 {
+pub(super) fn cost_of(price: Money, nanos: i128) -> i128 {
     i128::from(price.nano_dollars()).saturating_mul(nanos) / NANOS_PER_HOUR
 }
 
 /// Returns the nanoseconds between two times; negative if the second is earlier.
-fn between(from: Timestamp, to: Timestamp) -> i128 {
+pub(super) fn nanos_between(from: Timestamp, to: Timestamp) -> i128 {
     i128::from(to.unix_nanos()) - i128::from(from.unix_nanos())
 }

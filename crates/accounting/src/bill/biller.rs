@@ -6,11 +6,12 @@ use std::time::Duration;
 use gangline_base::{AcceleratorKind, Bucket, Buckets, JobId, Money, Timestamp};
 
 use super::Period;
-use super::apportion::{share, until};
+use super::apportion::{charge, share, until};
 use super::line::{Amount, Line, Lines};
+use super::overhead::Incident;
 use super::requests::Requests;
 use super::stored::Stored;
-use super::unused::{Capacity, History, Occupancy, unused};
+use super::unused::{Capacity, History, Occupancy, Unheld, unused};
 
 /// One node's share of an attempt, as the ledger has it.
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +148,25 @@ impl<K: Ord> Biller<K> {
         }
     }
 
+    /// Adds what the devices that a job held cost beside their price, to the groups that `key` names by capacity and line. What their
+    /// node offers has been added before.
+    pub fn charge(&mut self, held: &Held<'_>, key: impl Fn(&Capacity, Line) -> K) {
+        let (from, to) = self.bill.period.clip(held.from, held.to);
+        let Some((history, _)) = self.nodes.get(held.node).filter(|_| from < to) else { return };
+        for (span, capacity) in history.with_overheads(Period { from, to }) {
+            for (line, amount) in capacity.overheads.amounts(held.devices, true, span) {
+                self.bill.groups.entry(key(capacity, line)).or_default().lines.add(line, amount);
+            }
+        }
+    }
+
+    /// Adds an incident that people looked after, to a group.
+    pub fn attend(&mut self, key: K, at: Timestamp, incident: &Incident) {
+        if (self.bill.period.from..self.bill.period.to).contains(&at) {
+            self.bill.groups.entry(key).or_default().lines.add(Line::People, incident.amount());
+        }
+    }
+
     /// Adds data that was stored from one time to another, to a group.
     pub fn keep(&mut self, key: K, (from, to): (Timestamp, Timestamp), stored: &Stored) {
         let (from, to) = self.bill.period.clip(from, to);
@@ -171,15 +191,26 @@ impl<K: Ord> Biller<K> {
         }
     }
 
-    /// Adds what nobody held, to the groups that `key` names by node and capacity, and returns the bill.
+    /// Returns the bill without what no job held.
     #[must_use]
-    pub fn finish(self, key: impl Fn(&str, &Capacity) -> K) -> Bill<K> {
+    pub fn finish_of_jobs(self) -> Bill<K> {
+        self.bill
+    }
+
+    /// Adds what no job held, to the groups that `key` names by node, capacity and line, and returns the bill.
+    #[must_use]
+    pub fn finish(self, key: impl Fn(&str, &Capacity, Line) -> K) -> Bill<K> {
         let Biller { mut bill, nodes } = self;
         let period = bill.period;
         for (node, (history, occupancy)) in nodes {
             let groups = &mut bill.groups;
-            bill.beyond_capacity += unused(period, &history, occupancy, |capacity, line, amount| {
-                groups.entry(key(&node, capacity)).or_default().lines.add(line, amount);
+            bill.beyond_capacity += unused(period, &history, occupancy, |capacity, &Unheld { line, devices, span }| {
+                let mut add = |line, amount| {
+                    groups.entry(key(&node, capacity, line)).or_default().lines.add(line, amount);
+                };
+                add(line, charge(devices, span, capacity.price));
+                let is_held = line == Line::Others;
+                capacity.overheads.amounts(devices, is_held, span).for_each(|(line, amount)| add(line, amount));
             });
             let offered = history.within(period).map(|((from, to), capacity)| {
                 i128::from(capacity.devices) * (i128::from(to.unix_nanos()) - i128::from(from.unix_nanos()))

@@ -18,9 +18,16 @@ pub enum Unit {
     Requests,
     /// Bytes that were read.
     Bytes,
+    /// Nanoseconds of one device, which are in a line of device time as well: charged beside its price.
+    ChargedTime,
+    /// Picojoules.
+    Energy,
+    /// Nanoseconds of one person.
+    Work,
 }
 
-/// What a device-second was spent on, what data was stored for, or what was asked of object storage.
+/// What a device-second was spent on, what it cost beside its price, what data was stored for, what was asked of object storage, or
+/// what people did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Line {
     /// A job held the device: the ledger's bucket.
@@ -35,6 +42,12 @@ pub enum Line {
     Broken,
     /// Programs outside Gangline held the device.
     Others,
+    /// The network between devices, where it isn't in their price.
+    Network,
+    /// Support and other surcharges of a provider.
+    Support,
+    /// The energy that devices drew, where it isn't in their price. Estimated.
+    Energy,
     /// Data was stored.
     Stored(StorageClass),
     /// Object storage was asked for datasets, or for parts of them: GET and HEAD.
@@ -45,11 +58,13 @@ pub enum Line {
     Transfer,
     /// Bytes of datasets were read from object storage in another region.
     CrossRegionTransfer,
+    /// People looked after incidents.
+    People,
 }
 
 impl Line {
     /// All lines, in the order in which a bill shows them.
-    pub const ALL: [Line; 21] = [
+    pub const ALL: [Line; 25] = [
         Line::Held(Bucket::Compute),
         Line::Held(Bucket::Communication),
         Line::Held(Bucket::Unreported),
@@ -64,6 +79,9 @@ impl Line {
         Line::Drained,
         Line::Broken,
         Line::Others,
+        Line::Network,
+        Line::Support,
+        Line::Energy,
         Line::Stored(StorageClass::Checkpoints),
         Line::Stored(StorageClass::Logs),
         Line::Stored(StorageClass::Platform),
@@ -71,6 +89,7 @@ impl Line {
         Line::Lists,
         Line::Transfer,
         Line::CrossRegionTransfer,
+        Line::People,
     ];
 
     /// Returns the place in [`Line::ALL`].
@@ -90,13 +109,17 @@ impl Line {
             Line::Drained => 11,
             Line::Broken => 12,
             Line::Others => 13,
-            Line::Stored(StorageClass::Checkpoints) => 14,
-            Line::Stored(StorageClass::Logs) => 15,
-            Line::Stored(StorageClass::Platform) => 16,
-            Line::Requests => 17,
-            Line::Lists => 18,
-            Line::Transfer => 19,
-            Line::CrossRegionTransfer => 20,
+            Line::Network => 14,
+            Line::Support => 15,
+            Line::Energy => 16,
+            Line::Stored(StorageClass::Checkpoints) => 17,
+            Line::Stored(StorageClass::Logs) => 18,
+            Line::Stored(StorageClass::Platform) => 19,
+            Line::Requests => 20,
+            Line::Lists => 21,
+            Line::Transfer => 22,
+            Line::CrossRegionTransfer => 23,
+            Line::People => 24,
         }
     }
 
@@ -111,6 +134,9 @@ impl Line {
             Line::Drained => "idle_drained",
             Line::Broken => "idle_broken",
             Line::Others => "others",
+            Line::Network => "network",
+            Line::Support => "support",
+            Line::Energy => "energy",
             Line::Stored(StorageClass::Checkpoints) => "storage_checkpoints",
             Line::Stored(StorageClass::Logs) => "storage_logs",
             Line::Stored(StorageClass::Platform) => "storage_platform",
@@ -118,6 +144,7 @@ impl Line {
             Line::Lists => "list_requests",
             Line::Transfer => "transfer",
             Line::CrossRegionTransfer => "cross_region_transfer",
+            Line::People => "people",
         }
     }
 
@@ -140,6 +167,9 @@ impl Line {
             Line::Stored(_) => Unit::ByteTime,
             Line::Requests | Line::Lists => Unit::Requests,
             Line::Transfer | Line::CrossRegionTransfer => Unit::Bytes,
+            Line::Network | Line::Support => Unit::ChargedTime,
+            Line::Energy => Unit::Energy,
+            Line::People => Unit::Work,
             _ => Unit::DeviceTime,
         }
     }

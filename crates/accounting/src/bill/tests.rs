@@ -27,7 +27,14 @@ fn dollars(text: &str) -> Money {
 }
 
 fn capacity(state: NodeState, devices: u32, price: Option<&str>) -> Capacity {
-    Capacity { state, accelerator: AcceleratorKind("H100".to_owned()), devices, others: 0, price: price.map(dollars) }
+    Capacity {
+        state,
+        accelerator: AcceleratorKind("H100".to_owned()),
+        devices,
+        others: 0,
+        price: price.map(dollars),
+        overheads: Overheads::default(),
+    }
 }
 
 fn held(job: u64, devices: u32, (from, to): (u64, u64), buckets: &[(Bucket, u64)]) -> Held<'static> {
@@ -57,7 +64,7 @@ fn a_bill_has_what_was_held_and_what_was_idle() {
     biller.offer("n2", at(5 * HOUR), capacity(NodeState::Draining, 2, Some("1")));
     let buckets = [(Bucket::Compute, 12 * HOUR), (Bucket::Restart, 4 * HOUR)];
     biller.hold("team", &held(1, 4, (HOUR, 5 * HOUR), &buckets));
-    let bill = biller.finish(|_, _| "(idle)");
+    let bill = biller.finish(|_, _, _| "(idle)");
     let lines = bill.total().lines;
     let costs: Vec<(&str, String)> = lines.iter().map(|(line, a)| (line.name(), a.money().to_string())).collect();
     let expected =
@@ -74,7 +81,7 @@ fn a_failed_jobs_steps_are_a_line_of_their_own_and_a_node_without_a_price_is_not
     biller.offer("n1", at(0), Capacity { others: 1, ..capacity(NodeState::Lost, 4, None) });
     let buckets = [(Bucket::Compute, HOUR), (Bucket::Idle, HOUR)];
     biller.hold((), &Held { has_failed: true, ..held(1, 2, (0, HOUR), &buckets) });
-    let total = biller.finish(|_, _| ()).total();
+    let total = biller.finish(|_, _, _| ()).total();
     let hours: Vec<(&str, i128, i128)> = total
         .lines
         .iter()
@@ -92,7 +99,7 @@ fn time_before_the_capacity_was_recorded_is_told() {
     let mut biller = Biller::new(period(0, 4 * HOUR));
     biller.offer("n1", at(2 * HOUR), capacity(NodeState::Ready, 1, Some("1")));
     biller.hold((), &held(1, 2, (HOUR, 3 * HOUR), &[(Bucket::Compute, 4 * HOUR)]));
-    let bill = biller.finish(|_, _| ());
+    let bill = biller.finish(|_, _, _| ());
     assert_eq!(bill.beyond_capacity, i128::from(3 * HOUR), "two devices for an hour, then one beyond the other");
     assert_eq!(bill.capacity_since, Some(at(2 * HOUR)));
     assert_eq!(bill.total().sum(Line::is_unheld).quantity, i128::from(HOUR));
@@ -104,7 +111,7 @@ fn shared_idle_time_follows_what_jobs_held_to_the_last_nano_dollar() {
     biller.offer("n1", at(0), capacity(NodeState::Ready, 7, Some("3.33")));
     biller.hold("a", &held(1, 1, (0, HOUR), &[(Bucket::Compute, HOUR)]));
     biller.hold("b", &held(2, 2, (0, HOUR), &[(Bucket::Compute, 2 * HOUR)]));
-    let own = biller.finish(|_, _| "(idle)");
+    let own = biller.finish(|_, _, _| "(idle)");
     let mut shared = own.clone();
     shared.share_out(&"(idle)");
     assert_eq!(shared.groups.keys().copied().collect::<Vec<_>>(), ["a", "b"]);
@@ -114,9 +121,40 @@ fn shared_idle_time_follows_what_jobs_held_to_the_last_nano_dollar() {
 
     let mut nobody = Biller::new(period(0, HOUR));
     nobody.offer("n1", at(0), capacity(NodeState::Ready, 7, Some("3.33")));
-    let mut bill = nobody.finish(|_, _| "(idle)");
+    let mut bill = nobody.finish(|_, _, _| "(idle)");
     bill.share_out(&"(idle)");
     assert!(bill.groups.contains_key("(idle)"), "nobody held anything, so it stays its owner's");
+}
+
+/// The example above with a network at $0.10, support at $0.05 and energy at $0.20 a kilowatt-hour of devices that draw 1 kW for a job
+/// and 100 W otherwise. The node is offered for ten hours, and without its network for the last five of them.
+#[test]
+fn overheads_are_charged_to_whoever_holds_the_devices() {
+    let energy = Energy { held_milliwatts: 1_000_000, unheld_milliwatts: 100_000, per_kilowatt_hour: dollars("0.20") };
+    let overheads = Overheads { network: Some(dollars("0.10")), support: Some(dollars("0.05")), energy: Some(energy) };
+    let mut biller = Biller::new(period(0, 10 * HOUR));
+    biller.offer("n1", at(0), Capacity { overheads, ..capacity(NodeState::Ready, 8, Some("2.50")) });
+    let less = Overheads { network: None, ..overheads };
+    biller.offer("n1", at(5 * HOUR), Capacity { overheads: less, ..capacity(NodeState::Ready, 8, Some("2.50")) });
+    let of_job = held(1, 4, (HOUR, 7 * HOUR), &[(Bucket::Compute, 24 * HOUR)]);
+    biller.hold("team", &of_job);
+    biller.charge(&of_job, |_, _| "team");
+    biller.attend("team", at(7 * HOUR), &Incident { nanos: HOUR / 2, per_hour: dollars("90") });
+    biller.attend("team", at(10 * HOUR), &Incident { nanos: HOUR, per_hour: dollars("90") });
+    let bill = biller.finish(|_, _, _| "(idle)");
+    let costs = |group: &str| {
+        let lines = bill.groups[group].lines.iter().map(|(line, amount)| (line.name(), amount.money().to_string()));
+        lines.collect::<Vec<_>>()
+    };
+    let expected = |lines: &[(&'static str, &str)]| -> Vec<(&str, String)> {
+        lines.iter().map(|(line, cost)| (*line, (*cost).to_owned())).collect()
+    };
+    let of_team =
+        [("compute", "$60.00"), ("network", "$1.60"), ("support", "$1.20"), ("energy", "$4.80"), ("people", "$45.00")];
+    assert_eq!(costs("team"), expected(&of_team), "four hours of the network, six of all else");
+    let idle = [("idle_spare", "$140.00"), ("network", "$2.40"), ("support", "$2.80"), ("energy", "$1.12")];
+    assert_eq!(costs("(idle)"), expected(&idle), "24 and 56 device-hours");
+    assert_eq!(bill.total().sum(Line::is_of_devices).quantity, bill.capacity, "overheads are no device time");
 }
 
 /// A random history of a node: what it offered, and what jobs held.
@@ -155,7 +193,14 @@ fn world(random: &mut ChaCha8Rng) -> World {
         let state = states[usize::try_from(below(random, 4)).expect("a small number")];
         let price = (below(random, 4) > 0).then(|| price(small(random, 5_000)));
         let (devices, others) = (small(random, 9), small(random, 3));
-        (below(random, 100) * STEP, Capacity { others, price, ..capacity(state, devices, None) })
+        let network = (below(random, 2) > 0).then(|| self::price(small(random, 50)));
+        let energy = (below(random, 2) > 0).then(|| Energy {
+            held_milliwatts: below(random, 2_000_000),
+            unheld_milliwatts: below(random, 200_000),
+            per_kilowatt_hour: self::price(small(random, 30)),
+        });
+        let overheads = Overheads { network, support: network, energy };
+        (below(random, 100) * STEP, Capacity { others, price, overheads, ..capacity(state, devices, None) })
     };
     let hold = |random: &mut ChaCha8Rng| {
         let (from, length) = (below(random, 100), 1 + below(random, 40));
@@ -189,7 +234,12 @@ fn bill_of(world: &World, period: Period) -> Bill<Option<u64>> {
         reported[Bucket::LostWork] = GpuSeconds::from_nanos(17);
         let entry = book(allocation, Some((at(from + 5), reported)));
         let of_job = Held { has_failed: hold.has_failed, ..held(job, hold.devices, hold.span, &[]) };
-        biller.hold(Some(job), &Held { buckets: entry.buckets, price: Some(price(777)), ..of_job });
+        let of_job = Held { buckets: entry.buckets, price: Some(price(777)), ..of_job };
+        biller.hold(Some(job), &of_job);
+        biller.charge(&of_job, |_, _| Some(job));
+        if hold.has_failed {
+            biller.attend(Some(job), at(to), &Incident { nanos: hold.compute, per_hour: price(9_000) });
+        }
     }
     for hold in &world.holds {
         let price = StorageRate { per_month: price(13), unit: Bytes(1 << 30), month_hours: 730 };
@@ -197,7 +247,7 @@ fn bill_of(world: &World, period: Period) -> Bill<Option<u64>> {
         let stored = Stored { class: StorageClass::Checkpoints, bytes, price: Some(price).filter(|_| hold.has_failed) };
         biller.keep(None, (at(hold.span.0), at(hold.span.1)), &stored);
     }
-    biller.finish(|_, _| None)
+    biller.finish(|_, _, _| None)
 }
 
 /// Proves A-8 for bills: every offered device-second is in one line, jobs pay what the ledger booked, and the bills of
@@ -212,7 +262,7 @@ fn bills_of_random_histories_are_conserved() {
         assert_eq!(time, whole.capacity + whole.beyond_capacity, "seed {seed}");
         for (job, hold) in (1..).zip(&world.holds) {
             let time = GpuSeconds::of(hold.devices, Duration::from_nanos(hold.span.1 - hold.span.0));
-            let paid = whole.groups[&Some(job)].sum(|_| true).money();
+            let paid = whole.groups[&Some(job)].sum(Line::is_of_devices).money();
             assert_eq!(paid, price(777).per_hour_times(time), "seed {seed}: as booked");
         }
         let mut ends = vec![0, END];

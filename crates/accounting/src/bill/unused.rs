@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use gangline_base::{AcceleratorKind, Money, Timestamp};
 
 use super::Period;
-use super::apportion::unheld;
-use super::line::{Amount, Line};
+use super::apportion::nanos_between;
+use super::line::Line;
+use super::overhead::Overheads;
 
 /// Whether a node takes jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +35,8 @@ pub struct Capacity {
     pub others: u32,
     /// The price of a device for an hour, if it has one.
     pub price: Option<Money>,
+    /// What a device costs beside its price.
+    pub overheads: Overheads,
 }
 
 impl Capacity {
@@ -50,10 +53,12 @@ impl Capacity {
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     changes: BTreeMap<Timestamp, Capacity>,
+    has_overheads: bool,
 }
 
 impl History {
     pub(super) fn change(&mut self, at: Timestamp, capacity: Capacity) {
+        self.has_overheads |= !capacity.overheads.is_empty();
         self.changes.insert(at, capacity);
     }
 
@@ -69,12 +74,23 @@ impl History {
 
     /// Returns the stretches of the period with a known capacity.
     pub(super) fn within(&self, period: Period) -> impl Iterator<Item = ((Timestamp, Timestamp), &Capacity)> {
-        let ends = self.changes.keys().skip(1).copied().chain([Timestamp::from_unix_nanos(u64::MAX)]);
-        let stretches = self.changes.iter().zip(ends).map(move |((from, capacity), to)| {
+        let before = self.changes.range(..=period.from).next_back();
+        let first = before.map_or(Timestamp::EPOCH, |(at, _)| *at);
+        let ends = self.changes.range(first..).skip(1).map(|(at, _)| *at);
+        let ends = ends.chain([Timestamp::from_unix_nanos(u64::MAX)]);
+        let changes = self.changes.range(first..).take_while(move |(at, _)| **at < period.to);
+        let stretches = changes.zip(ends).map(move |((from, capacity), to)| {
             let (from, to) = period.clip(*from, to);
             ((from, to), capacity)
         });
         stretches.filter(|((from, to), _)| from < to)
+    }
+
+    /// Returns the stretches of the period in which devices cost something beside their price.
+    pub(super) fn with_overheads(&self, period: Period) -> impl Iterator<Item = ((Timestamp, Timestamp), &Capacity)> {
+        let history = Some(self).filter(|history| history.has_overheads);
+        let stretches = history.into_iter().flat_map(move |history| history.within(period));
+        stretches.filter(|(_, capacity)| !capacity.overheads.is_empty())
     }
 }
 
@@ -109,39 +125,47 @@ impl Occupancy {
     }
 }
 
-/// Calls `each` with what nobody held of a node in the period. Returns the device time that jobs held beyond the capacity
+/// Devices that no job held in a stretch of time.
+pub(super) struct Unheld {
+    pub(super) line: Line,
+    pub(super) devices: u32,
+    pub(super) span: (Timestamp, Timestamp),
+}
+
+/// Calls `each` with what no job held of a node in the period. Returns the device time that jobs held beyond the capacity
 /// that is known.
 pub(super) fn unused(
     period: Period,
     history: &History,
     held: Occupancy,
-    mut each: impl FnMut(&Capacity, Line, Amount),
+    mut each: impl FnMut(&Capacity, &Unheld),
 ) -> i128 {
+    let time = |devices: u32, (from, to)| i128::from(devices) * nanos_between(from, to);
     let mut capacities = history.within(period).peekable();
     let mut beyond = 0;
     held.stretches(period, |(mut from, to), held| {
         while from < to {
             // The next stretch of known capacity, or none until the end.
             let Some((known, capacity)) = capacities.peek() else {
-                beyond += unheld(held, (from, to), None).quantity;
+                beyond += time(held, (from, to));
                 return;
             };
             if from < known.0 {
                 let end = known.0.min(to);
-                beyond += unheld(held, (from, end), None).quantity;
+                beyond += time(held, (from, end));
                 from = end;
                 continue;
             }
-            let stretch = (from, known.1.min(to));
-            beyond += unheld(held.saturating_sub(capacity.devices), stretch, None).quantity;
+            let span = (from, known.1.min(to));
+            beyond += time(held.saturating_sub(capacity.devices), span);
             let free = capacity.devices.saturating_sub(held);
             let others = capacity.others.min(free);
             for (line, devices) in [(Line::Others, others), (capacity.idle_line(), free - others)] {
                 if devices > 0 {
-                    each(capacity, line, unheld(devices, stretch, capacity.price));
+                    each(capacity, &Unheld { line, devices, span });
                 }
             }
-            from = stretch.1;
+            from = span.1;
             if from >= known.1 {
                 capacities.next();
             }

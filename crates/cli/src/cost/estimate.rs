@@ -42,7 +42,9 @@ fn text(estimate: &api::CostEstimate) -> String {
         return text + ", not priced: give a price in [[price]] or at [[node]] of the configuration\n";
     };
     let each = if *jobs > 1 { " for each job" } else { "" };
-    text += &format!(" at {} an hour each: {} an hour{each}\n", money(price), money(per_hour));
+    let overhead = estimate.overhead_nano_dollars_per_hour;
+    let beside = overhead.map(|overhead| format!(" and {} of overheads", money(overhead))).unwrap_or_default();
+    text += &format!(" at {}{beside} an hour each: {} an hour{each}\n", money(price), money(per_hour));
     text += &match (estimate.time_limit_seconds, estimate.at_most_nano_dollars) {
         (Some(limit), Some(at_most)) => {
             let limit = output::duration(Duration::from_secs(limit));

@@ -5,6 +5,7 @@ use std::io::{BufWriter, IsTerminal as _, Write};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use gangline_accounting::bill::Line;
 use gangline_accounting::focus::{Issuer, Row, Used, Version};
 use gangline_api as api;
 use gangline_base::{Day, Money, Timestamp};
@@ -135,27 +136,41 @@ fn open(args: &ExportArgs) -> Result<Box<dyn Write + Send>, Failure> {
     Ok(Box::new(BufWriter::new(file)))
 }
 
+/// Returns a decimal number in units of its last place.
+fn exact(decimal: &str) -> Option<i128> {
+    decimal.replace('.', "").parse().ok()
+}
+
+/// Returns what was used of anything that isn't device time; `unit` is that of its price.
+fn used_of(line: &api::CostLine, unit: &str) -> Option<Used> {
+    let unit = || unit.to_owned();
+    let count = |number: i64| u64::try_from(number).unwrap_or(0);
+    if let Some(stored) = &line.exact_byte_seconds {
+        return Some(Used::Storage { nanos: exact(stored)?, unit: unit() });
+    }
+    if let Some(charged) = &line.charged_gpu_seconds {
+        return Some(Used::Overhead { nanos: exact(charged)?, is_network: line.line == Line::Network.name() });
+    }
+    if let Some(joules) = &line.exact_joules {
+        return Some(Used::Energy { picojoules: exact(joules)? });
+    }
+    if let Some(time) = &line.people_seconds {
+        return Some(Used::Work { nanos: exact(time)? });
+    }
+    let requests = line.requests.map(|requests| Used::Requests { count: count(requests) });
+    requests.or(line.bytes_read.map(|bytes| Used::Transfer { bytes: count(bytes), unit: unit() }))
+}
+
 /// Returns the row in FOCUS's words, if it has a price.
 fn focus(row: &api::CostUsageRow, day: u64) -> Result<Option<Row>, Failure> {
     let wrong = || Failure::local("the control plane sent a row that can't be read", "is it of another version?");
-    let nanos = |exact: &str| exact.replace('.', "").parse::<i128>().map_err(|_| wrong());
-    let api::CostLine { exact_byte_seconds, requests, bytes_read, .. } = &row.line;
-    let count = |number: i64| u64::try_from(number).unwrap_or(0);
-    let (used, price) = match (&row.unit_price, exact_byte_seconds, *requests, *bytes_read) {
-        (Some(price), Some(exact), ..) => {
-            (Used::Storage { nanos: nanos(exact)?, unit: price.unit.clone() }, price.nano_dollars)
-        }
-        (Some(price), _, Some(requests), _) => (Used::Requests { count: count(requests) }, price.nano_dollars),
-        (Some(price), _, _, Some(bytes)) => {
-            (Used::Transfer { bytes: count(bytes), unit: price.unit.clone() }, price.nano_dollars)
-        }
-        (None, None, None, None) => {
-            let Some(price) = row.price_nano_dollars_per_hour else { return Ok(None) };
-            let (nanos, accelerator) = (nanos(&row.line.exact_gpu_seconds)?, row.accelerator.clone());
+    let (used, price) = match (&row.unit_price, row.price_nano_dollars_per_hour) {
+        (Some(price), _) => (used_of(&row.line, &price.unit).ok_or_else(wrong)?, price.nano_dollars),
+        (None, Some(price)) => {
+            let (nanos, accelerator) = (exact(&row.line.exact_gpu_seconds).ok_or_else(wrong)?, row.accelerator.clone());
             (Used::Devices { nanos, accelerator, is_unheld: row.job.is_none() }, price)
         }
-        (None, ..) => return Ok(None),
-        (Some(_), None, None, None) => return Err(wrong()),
+        (None, None) => return Ok(None),
     };
     let tag = |key, value: &Option<String>| value.clone().map(|value| (key, value));
     let tags = [tag("job", &row.job), tag("name", &row.name), tag("user", &row.user), tag("queue", &row.queue)];
@@ -167,6 +182,6 @@ fn focus(row: &api::CostUsageRow, day: u64) -> Result<Option<Row>, Failure> {
         price: Money::from_nano_dollars(price),
         cost: Money::from_nano_dollars(row.line.cost_nano_dollars),
         tags: tags.into_iter().flatten().collect(),
-        is_estimated: row.is_estimated,
+        is_estimated: row.is_estimated || row.line.kilowatt_hours.is_some(),
     }))
 }

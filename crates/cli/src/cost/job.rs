@@ -60,7 +60,14 @@ fn text(cost: &api::JobCost) -> String {
     }
     if cost.checkpoints > 0 {
         let bytes = Bytes(cost.checkpoint_bytes);
-        let _ = writeln!(text, "{} checkpoint(s) saved, {bytes} in all: storage isn't priced here", cost.checkpoints);
+        let priced = match storage_of(total) {
+            Some(stored) if stored.unpriced_gib_hours.unwrap_or(0.0) > 0.0 => {
+                ": storage has no price in [[storage.price]]"
+            }
+            Some(_) => "",
+            None => ": not measured yet",
+        };
+        let _ = writeln!(text, "{} checkpoint(s) saved, {bytes} in all{priced}", cost.checkpoints);
     }
     if cost.attempts.len() > 1 {
         let rows = cost.attempts.iter().map(|attempt| {
@@ -73,9 +80,14 @@ fn text(cost: &api::JobCost) -> String {
     text + &savings(cost)
 }
 
+/// Returns the line of stored checkpoints, once they are measured.
+fn storage_of(total: &api::CostGroup) -> Option<&api::CostLine> {
+    total.lines.iter().find(|line| line.line == "storage_checkpoints")
+}
+
 /// Names what cost most besides new steps.
 fn savings(cost: &api::JobCost) -> String {
-    let Some(worst) = cost.losses.first().filter(|worst| worst.gpu_seconds > 0.0) else { return String::new() };
+    let Some(worst) = cost.losses.iter().find(|loss| loss.gpu_seconds > 0.0) else { return String::new() };
     let what = match worst.line.as_str() {
         "failed_run" => "its steps, since it failed: gangline explain says why",
         "restart" => "from its placement to its first step: see the start of its log",
@@ -86,7 +98,11 @@ fn savings(cost: &api::JobCost) -> String {
         "unreported" => "its ranks report no steps: what they did isn't known",
         _ => "",
     };
-    let amount = Money::from_nano_dollars(worst.cost_nano_dollars);
+    let amount = if worst.unpriced_gpu_seconds > 0.0 && worst.cost_nano_dollars == 0 {
+        "not priced".to_owned()
+    } else {
+        Money::from_nano_dollars(worst.cost_nano_dollars).to_string()
+    };
     let share = percent(worst.gpu_seconds, cost.total.gpu_seconds);
     let because = if what.is_empty() { String::new() } else { format!(": {what}") };
     format!("\nmost besides new steps: {} ({share}, {amount}){because}\n", worst.line)

@@ -54,6 +54,7 @@ struct Columns {
     description: Option<usize>,
     service: Option<usize>,
     category: Option<usize>,
+    service_category: Option<usize>,
     class: Option<usize>,
     quantity: Option<usize>,
     unit: Option<usize>,
@@ -90,6 +91,7 @@ impl Columns {
             ]),
             service: find(&["ServiceName", "lineItem/ProductCode", "line_item_product_code"]),
             category: find(&["ChargeCategory", "lineItem/LineItemType", "line_item_line_item_type"]),
+            service_category: find(&["ServiceCategory"]),
             class: find(&["ChargeClass"]),
             quantity: find(&["ConsumedQuantity", "lineItem/UsageAmount", "line_item_usage_amount"]),
             unit: find(&["ConsumedUnit", "pricing/unit", "pricing_unit"]),
@@ -182,7 +184,12 @@ fn charge<'a>(
     if cost.abs() > COST_MAX {
         return Err(format!("a cost of {cost} dollars is surely a mistake"));
     }
-    let [resource, name] = [field(columns.resource), maybe(columns.resource_name)];
+    // What is charged for a machine beside its time, such as its network, is no part of its hours.
+    let is_of_machines = matches!(maybe(columns.service_category), "" | "Compute" | "AI and Machine Learning");
+    let [resource, name] = match is_of_machines {
+        true => [field(columns.resource), maybe(columns.resource_name)],
+        false => ["", ""],
+    };
     let [sku, description] = [maybe(columns.sku), maybe(columns.description)];
     let quantity = maybe(columns.quantity);
     Ok(Charge {
@@ -237,7 +244,7 @@ fn nano_dollars(dollars: f64) -> i128 {
 mod tests {
     use std::collections::BTreeMap;
 
-    use gangline_accounting::reconcile::Reconciliation;
+    use gangline_accounting::reconcile::{Booked, Reconciliation, Verdict};
 
     use super::*;
 
@@ -270,6 +277,23 @@ mod tests {
         assert_eq!(effective.billed, 9_200_000_000);
         let refused = read_text(&text, CostColumn::Billed, &[]).expect_err("no rate");
         assert!(refused.contains("line 3") && refused.contains("--rate EUR"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_charged_for_a_machine_beside_its_time_is_of_no_node() {
+        let row = |category: &str| {
+            format!("1,USD,Usage,,2026-11-01T01:00:00Z,2026-11-01T00:00:00Z,1,Hours,1,a,X,p5,{category}\n")
+        };
+        let text = format!("{},ServiceCategory\n{}{}", FOCUS.trim_end(), row("Compute"), row("Networking"));
+        let mut reconciler = Reconciler::default();
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let path = folder.path().join("bill.csv");
+        std::fs::write(&path, text).expect("writable");
+        read(&path, (CostColumn::Billed, &[]), &mut reconciler).expect("a sound bill");
+        let booked = Booked { devices: 1, device_hours: 1.0, cost: 1_000_000_000, is_unpriced: false };
+        let read = reconciler.finish(&BTreeMap::from([("a".to_owned(), booked)]), str::to_owned, 0.0);
+        assert_eq!((read.nodes[0].billed, read.nodes[0].verdict), (1_000_000_000, Verdict::Matched));
+        assert_eq!((read.billed, read.unmatched.len()), (2_000_000_000, 1));
     }
 
     #[test]

@@ -89,7 +89,13 @@ fn ledger(
         let booked = Booked {
             devices: devices.get(group.name.as_str()).copied().unwrap_or(0),
             device_hours: group.gpu_seconds / 3_600.0,
-            cost: i128::from(group.cost_nano_dollars),
+            // The provider's row of a node is for its devices; overheads have rows of no node.
+            cost: group
+                .lines
+                .iter()
+                .filter(|line| line.gpu_seconds > 0.0)
+                .map(|line| i128::from(line.cost_nano_dollars))
+                .sum(),
             is_unpriced: group.unpriced_gpu_seconds > 0.0,
         };
         (group.name, booked)

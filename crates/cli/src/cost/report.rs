@@ -134,14 +134,26 @@ pub(super) fn lines(group: &api::CostGroup) -> String {
         let asked = line.unpriced_requests.or(line.unpriced_bytes_read).unwrap_or(0);
         let unpriced = line.unpriced_gpu_seconds + line.unpriced_gib_hours.unwrap_or(0.0);
         let is_unpriced = (unpriced > 0.0 || asked > 0) && line.cost_nano_dollars == 0;
-        let other = line.gib_hours.map(stored).or(line.requests.map(|count| count.to_string()));
-        let (amount, share) = match other.or(line.bytes_read.map(read)) {
+        let (amount, share) = match other_amount(line) {
             Some(other) => (other, "-".to_owned()),
             None => (device_time(line.gpu_seconds), percent(line.gpu_seconds, group.gpu_seconds)),
         };
         vec![line.line.clone(), amount, share, if is_unpriced { "not priced".to_owned() } else { money }]
     };
     output::table(&["LINE", ">AMOUNT", ">OF ALL DEVICE TIME", ">COST"], group.lines.iter().map(row).collect())
+}
+
+/// Formats the amount of a line that isn't of device time.
+fn other_amount(line: &api::CostLine) -> Option<String> {
+    let seconds = |exact: &String| exact.parse().unwrap_or(0.0);
+    let stored = line.gib_hours.map(stored).or(line.requests.map(|count| count.to_string()));
+    let charged = line.charged_gpu_seconds.as_ref().map(|time| device_time(seconds(time)));
+    let people = line.people_seconds.as_ref().map(|time| format!("{:.1} h", seconds(time) / 3_600.0));
+    let energy = line.kilowatt_hours.map(|energy| match energy {
+        little if little < 1.0 => format!("{:.1} Wh", little * 1_000.0),
+        much => format!("{much:.1} kWh"),
+    });
+    stored.or(line.bytes_read.map(read)).or(charged).or(people).or(energy)
 }
 
 /// Says that the bill is whole, or what is missing.
@@ -154,6 +166,9 @@ fn capacity(report: &api::CostReport) -> String {
         text += ", each of which is in one line\n";
     } else {
         text += &format!(", each of which is in one line; jobs held {} more\n", report.beyond_capacity_seconds);
+    }
+    if report.total.kilowatt_hours > 0.0 {
+        text += "the energy is estimated from the watts of the configuration\n";
     }
     if since.0 > report.from.0 {
         text += &format!("idle devices are known since {}\n", output::time(since));

@@ -23,6 +23,7 @@ use super::heal::Healing;
 use super::housekeeping::Housekeeping;
 use super::known::KnownKeys;
 use super::looks::{Look, Looking};
+use super::overheads::failure_of;
 use super::requests::requests_made;
 use super::runtime::Runtimes;
 use super::survey::{HasJobs, Surveyed};
@@ -287,7 +288,9 @@ impl Actor {
             self.runtimes.forget(id);
         }
         let booked = record.follow_and_book(now, decision, &self.engine);
-        let asked = closed.and_then(|closed| requests_made(record, &closed, &booked, &self.options.storage));
+        let asked = closed.and_then(|closed| requests_made(record, &closed, &booked, &self.options.billing.storage));
+        let failure = Some(decision).filter(|decision| matches!(decision, Decision::End { .. }));
+        let failure = failure.and_then(|_| failure_of(record, self.options.billing.people.as_ref()));
         self.rows.ledger.extend(booked.into_iter().map(|entry| (record.queue.clone(), entry)));
         record.price_attempt(|node| self.options.price_of(node));
         if matches!(decision, Decision::Place { .. }) && self.options.launcher.allocates() {
@@ -295,6 +298,7 @@ impl Actor {
         }
         info!(job = %id, "{}", record.because);
         self.rows.jobs.insert(id);
+        failure.into_iter().for_each(|failure| self.note_for_bills(now, Noted::Incident(failure), batch));
         asked.into_iter().for_each(|asked| self.note_for_bills(now, Noted::Requests(asked), batch));
         self.tell(now, decision, batch);
         if let Decision::Place { job, attempt, shares, .. } = decision {

@@ -158,6 +158,8 @@ pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
     found.bills += damaged;
     let damaged = found.look_through(rest, start(), |after| reader.audit_storage(after, ACCOUNTS))?;
     found.bills += damaged;
+    let damaged = found.look_through(rest, start(), |after| reader.audit_incidents(after, ACCOUNTS))?;
+    found.bills += damaged;
     Some(found)
 }
 

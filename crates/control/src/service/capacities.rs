@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gangline_accounting::bill::{Capacity, NodeState};
+use gangline_accounting::bill::{Capacity, NodeState, Overheads};
 use gangline_base::{Money, NodeName, Timestamp};
 use gangline_orchestration::{Event, Node, NodeStatus};
 use gangline_store::codec::{CapacityChanged, Noted};
@@ -12,6 +12,7 @@ use gangline_store::ports::Queries as _;
 
 use super::actor::Actor;
 use super::batch::Batch;
+use super::overheads::{fault_of, overheads_of};
 
 /// How often nodes are looked through for changes that no event tells of, such as the end of a suspicion.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -68,12 +69,16 @@ impl Actor {
         let offered = self.engine.cluster().nodes().map(|node| {
             let name = node.spec.name.clone();
             let price = prices.get(&name).copied().flatten();
-            (name, capacity_of(node, price))
+            let overheads = overheads_of(&self.options.billing.overheads, &node.spec.capacity.accelerator, price);
+            (name, Capacity { overheads, ..capacity_of(node, price) })
         });
         let changed = offered.filter(|(name, capacity)| self.capacities.noted.get(name) != Some(capacity));
         for (name, capacity) in changed.collect::<Vec<_>>() {
             let changed = CapacityChanged::of(name.as_str(), &capacity);
+            let fault =
+                fault_of(&name, self.capacities.noted.get(&name), &capacity, self.options.billing.people.as_ref());
             self.note_for_bills(now, Noted::Capacity(changed), batch);
+            fault.into_iter().for_each(|fault| self.note_for_bills(now, Noted::Incident(fault), batch));
             self.capacities.noted.insert(name, capacity);
         }
     }
@@ -91,5 +96,6 @@ fn capacity_of(node: &Node, price: Option<Money>) -> Capacity {
         devices: node.spec.capacity.accelerators,
         others: node.condition.outside.accelerators,
         price,
+        overheads: Overheads::default(),
     }
 }

@@ -80,7 +80,7 @@ impl Actor {
                 debug!(%node, job = fetch.job, dataset = fetch.dataset, "a fetch is of no dataset of the job");
                 continue;
             }
-            let made = requests_of_fetch(&record, node, &fetch, now, &self.options.storage);
+            let made = requests_of_fetch(&record, node, &fetch, now, &self.options.billing.storage);
             if !self.is_noted(&made)? {
                 self.note_for_bills(now, Noted::Requests(made), batch);
             }

@@ -31,6 +31,7 @@ mod looks;
 mod nodes;
 mod notify;
 mod once;
+mod overheads;
 mod queries;
 mod queues;
 mod reports;
@@ -59,7 +60,7 @@ use gangline_base::{Bytes, JobId, Money, QueueName, Submitter, Timestamp};
 use gangline_execution::launcher::Launcher;
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::{Configuration, Limits};
-use gangline_specs::config::{NodeConfig, Retention, Storage};
+use gangline_specs::config::{Billing, NodeConfig, Retention};
 
 pub use handle::{DrainWish, Error, Handle, Resumption};
 pub use heal::OnJournalFailure;
@@ -92,8 +93,8 @@ pub struct Options {
     pub limits: Limits,
     /// The retention policy: which data is removed, and after how long.
     pub retention: Retention,
-    /// What stored data costs.
-    pub storage: Storage,
+    /// What bills have besides the prices of devices.
+    pub billing: Billing,
     /// Starts supervisors.
     pub launcher: Arc<dyn Launcher>,
     /// Returns the wall-clock time.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gangline_api as api;
-use gangline_base::{Bytes, JobId, NodeId, Timestamp};
+use gangline_base::{Bytes, JobId, Money, NodeId, Timestamp};
 use gangline_orchestration::{AdvanceReservation, Event, Job, Node, NodeCapacity, NodeSpec, NodeStatus};
 use tracing::{info, warn};
 
@@ -24,6 +24,8 @@ impl Actor {
             let is_spare = spares.contains(&node.id);
             let capacity = &node.spec.capacity;
             let config = self.options.nodes.iter().find(|config| config.name == node.spec.name);
+            let price = config.and_then(|config| config.price_per_hour);
+            let overhead = self.options.billing.overheads.of(&capacity.accelerator, price).per_held_hour();
             api::Node {
                 name: node.spec.name.to_string(),
                 status: self.status(now, node, is_spare).to_owned(),
@@ -34,7 +36,8 @@ impl Actor {
                 accelerator: capacity.accelerator.to_string(),
                 cpus: capacity.cpus,
                 memory_bytes: capacity.memory.0,
-                price_nano_dollars_per_hour: config.and_then(|c| c.price_per_hour).map(|price| price.nano_dollars()),
+                price_nano_dollars_per_hour: price.map(Money::nano_dollars),
+                overhead_nano_dollars_per_hour: overhead.map(Money::nano_dollars),
                 cached_datasets: self.cached_datasets(node.id),
                 slots: (0..capacity.accelerators)
                     .map(|device| api::Slot { device, job: holders.get(&(node.id, device)).map(JobId::to_string) })

@@ -127,7 +127,7 @@ impl Actor {
         let cache = report.cache.take();
         let mut reported = reported(report);
         for (address, reads) in &mut reported.report.dataset_reads {
-            *reads = related(&self.options.storage, &name, address, *reads);
+            *reads = related(&self.options.billing.storage, &name, address, *reads);
         }
         let Some(new) = self.records.get_mut(&job).and_then(|record| record.take_report(index, reported)) else {
             return said.stale();

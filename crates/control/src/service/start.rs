@@ -205,8 +205,8 @@ fn sweep(actor: &Actor, requests: &SyncSender<Request>) -> std::io::Result<Sende
 
 /// Starts the thread that measures storage, which runs until the returned sender is dropped.
 fn meter(actor: &Actor, requests: &SyncSender<Request>) -> std::io::Result<Sender<()>> {
-    let Options { folder, journal_folder, storage, .. } = &actor.options;
-    let meter = Meter::new((folder.clone(), journal_folder.clone()), storage.clone(), actor.journal.reader());
+    let Options { folder, journal_folder, billing, .. } = &actor.options;
+    let meter = Meter::new((folder.clone(), journal_folder.clone()), billing.storage.clone(), actor.journal.reader());
     let (stopper, stop) = channel();
     let requests = requests.clone();
     Builder::new().name("storage".to_owned()).spawn(move || meter.run(&requests, &stop)).map(|_| stopper)

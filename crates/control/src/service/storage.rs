@@ -221,7 +221,7 @@ fn charge(subjects: &mut BTreeMap<PathBuf, Subject>, folder: PathBuf, owner: Sto
     }
 }
 
-fn owner_of(record: &JobRecord) -> StorageOwner {
+pub(super) fn owner_of(record: &JobRecord) -> StorageOwner {
     let JobRecord { id, name, submitter, queue, .. } = record;
     StorageOwner { job: *id, name: name.clone(), user: submitter.clone(), queue: queue.clone() }
 }

@@ -148,7 +148,7 @@ fn options(
         cache_quotas: std::collections::BTreeMap::new(),
         limits,
         retention: gangline_specs::config::Retention::DEFAULT,
-        storage: gangline_specs::config::Storage::default(),
+        billing: gangline_specs::config::Billing::default(),
         launcher: Arc::new(Telling(Mutex::new(launches))),
         clock: now,
         user: Submitter("ada".to_owned()),

@@ -43,10 +43,13 @@ mod tests {
     fn a_node_is_in_its_own_region_or_in_that_of_the_cluster() {
         let node = |name: &str, rest: &str| format!("[[node]]\nname = '{name}'\naccelerators = 'cpu:1'\n{rest}\n");
         let text = format!("region = 'us-east-1'\n{}{}", node("n1", ""), node("n2", "region = 'eu-west-1'"));
-        let regions = Config::parse(&text).expect("a sound file").storage.regions;
+        let regions = Config::parse(&text).expect("a sound file").billing.storage.regions;
         let of = |name: &str| regions.of(&gangline_base::NodeName::new(name).expect("a name")).map(str::to_owned);
         assert_eq!((of("n1").as_deref(), of("n2").as_deref()), (Some("us-east-1"), Some("eu-west-1")));
-        assert_eq!(Config::default().storage.regions.of(&gangline_base::NodeName::new("n1").expect("a name")), None);
+        assert_eq!(
+            Config::default().billing.storage.regions.of(&gangline_base::NodeName::new("n1").expect("a name")),
+            None
+        );
         let refused = |text: &str| Config::parse(text).expect_err("a refusal").to_string();
         assert!(refused("region = ''").contains("the region \"\" has to be 1 to 64"));
         assert!(refused(&node("n1", "region = 'x y'")).starts_with("node \"n1\": the region \"x y\""));

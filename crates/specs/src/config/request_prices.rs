@@ -121,7 +121,7 @@ mod tests {
     use crate::config::Config;
 
     fn read(text: &str) -> Result<Vec<RequestPrice>, String> {
-        Config::parse(text).map(|config| config.storage.requests).map_err(|error| error.to_string())
+        Config::parse(text).map(|config| config.billing.storage.requests).map_err(|error| error.to_string())
     }
 
     #[test]

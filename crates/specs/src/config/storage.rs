@@ -143,7 +143,7 @@ mod tests {
     use crate::config::Config;
 
     fn read(text: &str) -> Result<Storage, String> {
-        Config::parse(text).map(|config| config.storage).map_err(|error| error.to_string())
+        Config::parse(text).map(|config| config.billing.storage).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -19,6 +19,7 @@ use super::cause::CauseV1;
 use super::change::{ChangeV1, DependencyV1};
 use super::claim::ClaimDecisionV1;
 use super::closed::ClosedAttempt;
+use super::incident::IncidentMet;
 use super::noted::Noted;
 use super::place::PlaceV1;
 use super::remedy::RemedyV1;
@@ -129,6 +130,7 @@ pub(super) enum EntryV1 {
     CapacityChanged(Box<CapacityChanged>),
     StorageMeasured(Box<StorageMeasured>),
     RequestsMade(Box<RequestsMade>),
+    IncidentMet(Box<IncidentMet>),
 }
 
 /// The content of a journal record.
@@ -281,6 +283,7 @@ pub fn decode_entry(body: &[u8]) -> Result<Recorded, Error> {
         EntryV1::CapacityChanged(changed) => Ok(Recorded::Noted(Box::new(Noted::Capacity(*changed)))),
         EntryV1::StorageMeasured(measured) => Ok(Recorded::Noted(Box::new(Noted::Storage(*measured)))),
         EntryV1::RequestsMade(made) => Ok(Recorded::Noted(Box::new(Noted::Requests(*made)))),
+        EntryV1::IncidentMet(incident) => Ok(Recorded::Noted(Box::new(Noted::Incident(*incident)))),
         entry => Ok(Recorded::Engine(Box::new(entry_from_disk(entry)?))),
     }
 }
@@ -374,7 +377,8 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::AttemptClosed(_)
         | EntryV1::CapacityChanged(_)
         | EntryV1::StorageMeasured(_)
-        | EntryV1::RequestsMade(_) => {
+        | EntryV1::RequestsMade(_)
+        | EntryV1::IncidentMet(_) => {
             return Err(Error::Impossible("entry of the engine"));
         }
     };

@@ -7,8 +7,9 @@
 //! - Version 3 is the result of an attempt ([`ClosedAttempt`]), which belongs to the control plane rather
 //!   than to the engine.
 //! - Version 4 is a change of what a node offers ([`CapacityChanged`]), which is the control plane's as well.
-//! - Version 5 is how much data a folder holds ([`StorageMeasured`]), and what an attempt asked of object storage
-//!   ([`RequestsMade`]), which are the control plane's too.
+//! - Version 5 is how much data a folder holds ([`StorageMeasured`]), what an attempt asked of object storage
+//!   ([`RequestsMade`]), an incident that people look after ([`IncidentMet`]), and a change of what a node offers whose devices cost
+//!   something beside their price; all are the control plane's too.
 //!
 //! These types mirror the engine's and don't have to change with them: a new version adds a type and a
 //! conversion, and old records stay readable. Field names are part of the format.
@@ -23,6 +24,7 @@ mod closed;
 mod container;
 mod entry;
 mod history;
+mod incident;
 mod noted;
 mod notify;
 mod pace;
@@ -44,9 +46,10 @@ mod topology;
 use gangline_base::Principal;
 use serde::{Deserialize, Serialize};
 
-pub use capacity::{CapacityChanged, NodeStateV1};
+pub use capacity::{CapacityChanged, EnergyV1, NodeStateV1, OverheadsV1};
 pub use closed::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
 pub use entry::{Recorded, decode_entry, encode_entry};
+pub use incident::{IncidentMet, IncidentOf};
 pub use noted::Noted;
 pub use principal::{encode_event, principal_of};
 pub use requests::{DatasetRequests, FetchV1, RequestRateV1, RequestsMade};

@@ -1,7 +1,8 @@
 //! What the control plane notes for bills beside the engine's entries: a state that lasts until the next note of the same
-//! thing, or what an attempt did.
+//! thing, what an attempt did, or an incident.
 
 use super::capacity::CapacityChanged;
+use super::incident::{IncidentMet, IncidentOf};
 use super::requests::{FetchV1, RequestsMade};
 use super::storage::StorageMeasured;
 
@@ -14,6 +15,8 @@ pub enum Noted {
     Storage(StorageMeasured),
     /// What an attempt asked of object storage.
     Requests(RequestsMade),
+    /// An incident that people look after.
+    Incident(IncidentMet),
 }
 
 impl Noted {
@@ -26,6 +29,8 @@ impl Noted {
             Noted::Requests(RequestsMade { job, fetch: Some(FetchV1 { node, began }), .. }) => {
                 format!("what {node} fetched for {job} from {began} ns on")
             }
+            Noted::Incident(IncidentMet { subject: IncidentOf::Job(job), .. }) => format!("the failure of {job}"),
+            Noted::Incident(IncidentMet { subject: IncidentOf::Node(node), .. }) => format!("a fault of node {node}"),
             Noted::Requests(made) => format!("what attempt {} of {} asked of object storage", made.attempt, made.job),
         }
     }
@@ -37,6 +42,7 @@ impl Noted {
             Noted::Capacity(changed) => changed.encode(),
             Noted::Storage(measured) => measured.encode(),
             Noted::Requests(made) => made.encode(),
+            Noted::Incident(incident) => incident.encode(),
         }
     }
 }

@@ -20,7 +20,7 @@ const BEFORE: &str = "journal.sqlite.before-rebuild";
 /// Tables that aren't copied: the caller writes them.
 const WRITTEN: [&str; 4] = ["jobs", "sweeps", "ledger", "answers"];
 /// Tables that are copied as far as they can be read: nothing depends on the missing rows, or the caller writes them again.
-const DISPENSABLE: [&str; 6] = ["dropped", "snapshots", "accounts", "capacity", "storage", "requests"];
+const DISPENSABLE: [&str; 7] = ["dropped", "snapshots", "accounts", "capacity", "storage", "requests", "incidents"];
 /// The most ranges tried before the rest is given up.
 const TRIES_MAX: u32 = 2_000;
 

@@ -23,6 +23,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0013_no_curves.sql"),
     include_str!("migrations/0014_requests.sql"),
     include_str!("migrations/0015_fetches.sql"),
+    include_str!("migrations/0016_overheads.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";

@@ -6,7 +6,7 @@ use rusqlite::{Row, Rows, Transaction, params};
 use super::account;
 use super::answers::is_intact;
 use super::store::{from_sql, unless_damaged};
-use super::{capacity, requests, storage};
+use super::{capacity, incidents, requests, storage};
 
 /// The result of checking a slice of a table.
 #[derive(Debug)]
@@ -88,6 +88,23 @@ pub(crate) fn storage_from(
     let mut statement = transaction.prepare_cached(&sql)?;
     slice_of(statement.query(params![folder, at, count])?, count, |row| {
         let is_damaged = unless_damaged(storage::read(row))?.is_none();
+        Ok(((row.get(0)?, row.get(1)?), u64::from(is_damaged)))
+    })
+}
+
+/// Checks `count` rows of incidents after a job or a node and a time.
+pub(crate) fn incidents_from(
+    transaction: &Transaction<'_>,
+    (subject, at): &NotedKey,
+    count: u32,
+) -> rusqlite::Result<Slice<NotedKey>> {
+    let sql = format!(
+        "SELECT {} FROM incidents WHERE (subject, at_unix_nanos) > (?1, ?2) ORDER BY subject, at_unix_nanos LIMIT ?3",
+        incidents::COLUMNS
+    );
+    let mut statement = transaction.prepare_cached(&sql)?;
+    slice_of(statement.query(params![subject, at, count])?, count, |row| {
+        let is_damaged = unless_damaged(incidents::read(row))?.is_none();
         Ok(((row.get(0)?, row.get(1)?), u64::from(is_damaged)))
     })
 }

@@ -4,12 +4,12 @@ use gangline_base::{Money, Timestamp};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use super::store::{from_sql, to_sql};
-use crate::codec::{CapacityChanged, NodeStateV1};
+use crate::codec::{CapacityChanged, NodeStateV1, OverheadsV1};
 use crate::db::{check_row, damaged, row_sum};
 
 /// The columns in the table's order.
 pub(super) const COLUMNS: &str =
-    "node, from_unix_nanos, state, accelerator, devices, others, price_nano_dollars_per_hour, sum";
+    "node, from_unix_nanos, state, accelerator, devices, others, price_nano_dollars_per_hour, overheads, sum";
 
 /// Writes a change; a second one of a node at the same time replaces the first.
 pub(crate) fn write_capacity(
@@ -17,8 +17,10 @@ pub(crate) fn write_capacity(
     at: Timestamp,
     changed: &CapacityChanged,
 ) -> rusqlite::Result<()> {
-    let sql = format!("INSERT OR REPLACE INTO capacity ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)");
-    let CapacityChanged { node, state, accelerator, devices, others, price } = changed;
+    let sql = format!("INSERT OR REPLACE INTO capacity ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)");
+    let CapacityChanged { node, state, accelerator, devices, others, price, overheads } = changed;
+    let overheads =
+        overheads.map(|overheads| serde_json::to_string(&overheads).expect("types of the codec have string keys only"));
     let columns = params![
         node,
         to_sql(at.unix_nanos()),
@@ -27,6 +29,7 @@ pub(crate) fn write_capacity(
         devices,
         others,
         price.map(Money::nano_dollars),
+        overheads,
         sum(at, changed)
     ];
     transaction.prepare_cached(&sql)?.execute(columns).map(drop)
@@ -46,10 +49,19 @@ pub(crate) fn stored_capacity(
 /// Returns the changes that matter to a period, by node and time: those in it, and each node's last one before.
 pub(crate) fn read_capacities(
     transaction: &Transaction<'_>,
-    (from, to): (Timestamp, Timestamp),
+    period: (Timestamp, Timestamp),
 ) -> rusqlite::Result<Vec<(Timestamp, CapacityChanged)>> {
     let mut names = transaction.prepare_cached("SELECT DISTINCT node FROM capacity ORDER BY node")?;
     let names: Vec<String> = names.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    read_capacities_of(transaction, names.iter().map(String::as_str), period)
+}
+
+/// Returns the same of some nodes.
+pub(crate) fn read_capacities_of<'a>(
+    transaction: &Transaction<'_>,
+    nodes: impl IntoIterator<Item = &'a str>,
+    (from, to): (Timestamp, Timestamp),
+) -> rusqlite::Result<Vec<(Timestamp, CapacityChanged)>> {
     let first = "SELECT max(from_unix_nanos) FROM capacity WHERE node = ?1 AND from_unix_nanos <= ?2";
     let mut first = transaction.prepare_cached(first)?;
     let rows = format!(
@@ -58,7 +70,7 @@ pub(crate) fn read_capacities(
     let mut rows = transaction.prepare_cached(&rows)?;
     let [from, to] = [from, to].map(|at| to_sql(at.unix_nanos().min(i64::MAX.unsigned_abs())));
     let mut changes = Vec::new();
-    for name in names {
+    for name in nodes {
         let before: Option<i64> = first.query_row(params![name, from], |row| row.get(0))?;
         let found = rows.query_map(params![name, before.unwrap_or(from), to], read)?;
         changes.extend(found.collect::<Result<Vec<_>, _>>()?);
@@ -72,6 +84,8 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(Timestamp, CapacityChange
     let text = |column: usize| row.get::<_, String>(column).map_err(|_| damaged(what()));
     let number = |column: usize| row.get::<_, u32>(column).map_err(|_| damaged(what()));
     let price: Option<i64> = row.get(6).map_err(|_| damaged(what()))?;
+    let overheads: Option<String> = row.get(7).map_err(|_| damaged(what()))?;
+    let overheads = overheads.map(|text| serde_json::from_str::<OverheadsV1>(&text).map_err(|_| damaged(what())));
     let at = Timestamp::from_unix_nanos(from_sql(row.get(1)?));
     let changed = CapacityChanged {
         state: state_of(&text(2)?).ok_or_else(|| damaged(what()))?,
@@ -79,9 +93,10 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(Timestamp, CapacityChange
         devices: number(4)?,
         others: number(5)?,
         price: price.map(Money::from_nano_dollars),
+        overheads: overheads.transpose()?,
         node: node.clone(),
     };
-    check_row(row.get_ref(7)?, &[&sum_input(at, &changed)], what)?;
+    check_row(row.get_ref(8)?, &[&sum_input(at, &changed)], what)?;
     Ok((at, changed))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gangline_base::{JobId, SweepId, Timestamp};
 
-use crate::codec::{CapacityChanged, RequestsMade, StorageMeasured};
+use crate::codec::{CapacityChanged, IncidentMet, RequestsMade, StorageMeasured};
 use crate::db::{Error, Record, Sequence};
 use crate::model::{Booked, JobRecord, Kept, KeptAnswer, Listing, RequestKey, Standing, Usage, Wanted};
 
@@ -41,6 +41,17 @@ pub trait Queries {
     /// # Errors
     /// As [`Queries::job`].
     fn capacities(&self, period: (Timestamp, Timestamp)) -> Result<Vec<(Timestamp, CapacityChanged)>, Error>;
+
+    /// Returns the same of some nodes.
+    ///
+    /// # Errors
+    /// As [`Queries::job`].
+    fn capacities_of(
+        &self,
+        nodes: &BTreeSet<&str>,
+        period: (Timestamp, Timestamp),
+    ) -> Result<Vec<(Timestamp, CapacityChanged)>, Error>;
+
     /// Passes the measurements of stored data that matter to a period to `each`, by folder and time: those in it, and each
     /// folder's last one before.
     fn storage(
@@ -62,6 +73,22 @@ pub trait Queries {
     /// # Errors
     /// As [`Queries::job`].
     fn requests_of(&self, job: JobId) -> Result<Vec<RequestsMade>, Error>;
+
+    /// Passes the incidents of a period to `each`, by time.
+    ///
+    /// # Errors
+    /// As [`Queries::requests`].
+    fn incidents(
+        &self,
+        period: (Timestamp, Timestamp),
+        each: &mut dyn FnMut(Timestamp, IncidentMet),
+    ) -> Result<(), Error>;
+
+    /// Returns a job's incidents, by time.
+    ///
+    /// # Errors
+    /// As [`Queries::job`].
+    fn incidents_of(&self, job: JobId) -> Result<Vec<(Timestamp, IncidentMet)>, Error>;
 
     /// Returns at most `count` wanted jobs before `before`, newest first. Where few are wanted, it may return none
     /// although there are more beyond ([`Listing::has_more`]).

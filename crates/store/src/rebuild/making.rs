@@ -8,13 +8,13 @@ use gangline_orchestration::Engine;
 use rusqlite::Transaction;
 
 use super::{Outcome, begin_after};
-use crate::codec::{CapacityChanged, Noted, StorageMeasured, decode_entry};
+use crate::codec::{CapacityChanged, IncidentMet, Noted, StorageMeasured, decode_entry};
 use crate::db::{self, Reader, Sequence};
 use crate::history::Error;
 use crate::model::{
     Account, JobRecord, LedgerRow, Made, Remade, Remake, SweepRecord, is_removed, known_jobs, read_job, read_stored,
-    read_sweep, stored_account, stored_capacity, stored_ledger, stored_requests, stored_storage, write_account,
-    write_job, write_sweep,
+    read_sweep, stored_account, stored_capacity, stored_incident, stored_ledger, stored_requests, stored_storage,
+    write_account, write_job, write_sweep,
 };
 use crate::sqlite::write_noted;
 
@@ -188,6 +188,9 @@ impl<'t> Making<'t> {
             }
             Noted::Storage(StorageMeasured { folder, .. }) => {
                 stored_storage(transaction, at, folder).map(|found| found.map(Noted::Storage))
+            }
+            Noted::Incident(IncidentMet { subject, .. }) => {
+                stored_incident(transaction, at, subject).map(|found| found.map(Noted::Incident))
             }
             Noted::Requests(made) => stored_requests(transaction, made).map(|found| found.map(Noted::Requests)),
         };

@@ -51,7 +51,7 @@ fn attempt(world: &mut World, get: u64, seconds: u64, outcome: &Outcome) {
 
 fn priced(world: &mut World) {
     let dollar = |text: &str| Some(text.parse().expect("a price"));
-    world.actor().options.storage.requests = vec![RequestPrice {
+    world.actor().options.billing.storage.requests = vec![RequestPrice {
         address: "s3://bucket".to_owned(),
         per_thousand: dollar("0.4"),
         per_thousand_lists: dollar("5"),
@@ -124,7 +124,7 @@ fn bytes_from_another_region_are_told_apart_and_have_a_price_of_their_own() {
     priced(&mut world);
     let regions = [("n1", "us-east-1"), ("n2", "eu-west-1")];
     let regions = regions.map(|(node, region)| (NodeName::new(node).expect("a name"), region.to_owned()));
-    world.actor().options.storage.regions.nodes = regions.into();
+    world.actor().options.billing.storage.regions.nodes = regions.into();
     let job = world.submit(spec("reads", 3, 1));
     attempt(&mut world, 1_000, 20, &Outcome::Succeeded);
     let of_job = world.show(job).dataset_reads;
@@ -148,7 +148,7 @@ fn requests_without_a_price_are_not_free_and_old_ones_keep_theirs_through_a_rebu
     priced(&mut world);
     let job = world.submit(spec("priced", 2, 1));
     attempt(&mut world, 500, 5, &Outcome::Succeeded);
-    world.actor().options.storage.requests.clear();
+    world.actor().options.billing.storage.requests.clear();
     world.submit(spec("unpriced", 2, 1));
     attempt(&mut world, 500, 5, &Outcome::Succeeded);
     let shown = |world: &mut World| {

@@ -13,6 +13,7 @@ mod kept;
 mod lost;
 mod notify;
 mod once;
+mod overheads;
 mod pages;
 mod pins;
 mod platform;

@@ -58,7 +58,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         cache_quotas: std::collections::BTreeMap::new(),
         limits: gangline_orchestration::Limits::default(),
         retention: gangline_specs::config::Retention::DEFAULT,
-        storage: gangline_specs::config::Storage::default(),
+        billing: gangline_specs::config::Billing::default(),
         launcher: Arc::new(Telling { launches: Mutex::new(launches), presence: || Presence::Running }),
         clock: now,
         user: Submitter("ada".to_owned()),

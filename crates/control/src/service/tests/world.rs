@@ -222,7 +222,7 @@ impl World {
             cache_quotas: std::collections::BTreeMap::new(),
             limits: gangline_orchestration::Limits::default(),
             retention: gangline_specs::config::Retention::DEFAULT,
-            storage: gangline_specs::config::Storage::default(),
+            billing: gangline_specs::config::Billing::default(),
             launcher: self.machines.clone(),
             clock: || unreachable!("the tests say what time it is"),
             user: Submitter("ada".to_owned()),

@@ -1,14 +1,17 @@
 //! What one job cost: by attempt, for each step and token, and what was lost.
 
-use gangline_accounting::bill::{Group, Line};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use gangline_accounting::bill::{Biller, Group, Line, Period, Unit};
 use gangline_api::{CostLine, JobCost};
 use gangline_base::{JobId, Timestamp};
 use gangline_store::db;
-use gangline_store::model::JobRecord;
+use gangline_store::model::{Account, Booked, JobRecord, Usage, accrued_until};
 use gangline_store::ports::Queries as _;
 
 use super::super::{Views, parts};
-use super::{attempts_of, wire};
+use super::{held, wire};
 
 /// Nanoseconds of an hour.
 const HOUR: i128 = 3_600_000_000_000;
@@ -17,13 +20,42 @@ impl Views {
     /// Returns what a job cost up to `now`, if there is a record of it.
     pub fn job_cost(&self, id: JobId, now: Timestamp) -> Result<Option<JobCost>, db::Error> {
         let Some((record, booked)) = self.reader.job(id)? else { return Ok(None) };
-        let mut biller = attempts_of(&record, &booked, now);
+        let mut biller = self.attempts_of(&record, booked, now)?;
         self.keep_checkpoints(&record, &mut biller, now)?;
         self.ask_of(id, &mut biller)?;
-        let bill = biller.finish(|_, _| None);
+        for (at, met) in self.reader.incidents_of(id)? {
+            biller.attend(None, at, &met.incident());
+        }
+        let bill = biller.finish_of_jobs();
         let attempts = bill.groups.iter().filter_map(|(number, group)| Some((number.as_ref()?, group)));
         let attempts = attempts.map(|(number, group)| wire::group(number.to_string(), group)).collect();
         Ok(Some(of(&record, &bill.total(), attempts)))
+    }
+
+    /// Begins the bill of all attempts of a job until `now`; groups are the attempts.
+    fn attempts_of(
+        &self,
+        record: &JobRecord,
+        booked: Vec<Booked>,
+        now: Timestamp,
+    ) -> Result<Biller<Option<u32>>, db::Error> {
+        let running = record.last_attempt().map(|attempt| accrued_until(record.id, attempt, now)).unwrap_or_default();
+        let booked: Vec<Booked> = booked.into_iter().chain(running.iter().map(Booked::of)).collect();
+        let nodes: BTreeSet<&str> = booked.iter().map(|booked| booked.node.as_str()).collect();
+        let from = booked.iter().map(|booked| booked.from).min().unwrap_or(now);
+        let mut biller = Biller::new(Period { from: Timestamp::EPOCH, to: Timestamp::from_unix_nanos(u64::MAX) });
+        for (at, changed) in self.reader.capacities_of(&nodes, (from, now))? {
+            biller.offer(&changed.node, at, changed.capacity());
+        }
+        let account = Arc::new(Account::of(record));
+        for booked in booked {
+            let (attempt, account) = (Some(booked.attempt), Some(Arc::clone(&account)));
+            let usage = Usage { job: record.id, queue: record.queue.clone(), booked, account };
+            let held = held(&usage);
+            biller.hold(attempt, &held);
+            biller.charge(&held, |_, _| attempt);
+        }
+        Ok(biller)
     }
 }
 
@@ -70,10 +102,11 @@ fn at_end(cost: i128, first: u64, reached: u64, total: u64) -> Option<i64> {
     i64::try_from(cost.saturating_add(more)).ok()
 }
 
-/// Returns the lines besides new steps, the most expensive first.
+/// Returns the lines besides new steps, the most expensive first, without what every hour of a device costs.
 fn losses(total: &Group) -> Vec<CostLine> {
-    let useful: Vec<&str> = Line::ALL.into_iter().filter(|line| line.is_useful()).map(Line::name).collect();
-    let mut losses: Vec<CostLine> = wire::lines(total).filter(|line| !useful.contains(&line.line.as_str())).collect();
+    let is_lost = |line: Line| !line.is_useful() && !matches!(line.unit(), Unit::ChargedTime | Unit::Energy);
+    let others: Vec<&str> = Line::ALL.into_iter().filter(|line| !is_lost(*line)).map(Line::name).collect();
+    let mut losses: Vec<CostLine> = wire::lines(total).filter(|line| !others.contains(&line.line.as_str())).collect();
     losses.sort_by(|left, right| {
         right.cost_nano_dollars.cmp(&left.cost_nano_dollars).then(right.gpu_seconds.total_cmp(&left.gpu_seconds))
     });

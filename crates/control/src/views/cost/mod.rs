@@ -2,6 +2,7 @@
 
 mod budgets;
 mod forecast;
+mod incidents;
 mod job;
 mod requests;
 mod storage;
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use gangline_accounting::bill::{Biller, Held, Period, RequestRate, StorageRate};
+use gangline_accounting::bill::{Biller, Capacity, Held, Line, Period, RequestRate, StorageRate};
 use gangline_api::{self as api, Time};
 use gangline_base::{Bucket, Buckets, GpuSeconds, JobId, Money, Timestamp};
 use gangline_store::codec::CapacityChanged;
@@ -92,6 +93,8 @@ enum Rate {
     Devices(Option<Money>),
     Storage(Option<StorageRate>),
     Requests(RequestRate),
+    /// Of an hour of a device beside its price, of a kilowatt-hour, or of a person's hour.
+    Unit(Money),
 }
 
 /// A booking, or what a running attempt would be booked as.
@@ -128,13 +131,16 @@ impl Views {
                 By::Job => "",
             };
             let key = if by == By::Job { Key::OfJob(*job) } else { Key::Named(name.to_owned()) };
-            biller.hold(key, &held(charge.usage));
+            let held = held(charge.usage);
+            biller.charge(&held, |_, _| key.clone());
+            biller.hold(key, &held);
         })?;
         self.stored(period, |measured, time| biller.keep(storage::group_of(measured, by), time, &measured.stored()))?;
         self.asked(period, |made, reads| {
             biller.ask(requests::group_of(made, by), (made.from, made.to), &reads.requests());
         })?;
-        let mut bill = biller.finish(|node, capacity| match by {
+        self.incidents(period, |at, met| biller.attend(incidents::group_of(met, by), at, &met.incident()))?;
+        let mut bill = biller.finish(|node, capacity, _| match by {
             By::Node => Key::Named(node.to_owned()),
             By::Accelerator => Key::Named(capacity.accelerator.0.clone()),
             _ => Key::Idle,
@@ -155,6 +161,7 @@ impl Views {
             let held = held(usage);
             let node = usage.booked.node.clone();
             let key = RowKey { resource: node, job: Some(usage.job), rate: Rate::Devices(held.price) };
+            biller.charge(&held, |capacity, line| RowKey { rate: Rate::of(capacity, line), ..key.clone() });
             if let Some(kind) = biller.accelerator(&key.resource, held.from.max(period.from)) {
                 kinds.insert(key.resource.clone(), kind.0.clone());
             }
@@ -167,10 +174,11 @@ impl Views {
         })?;
         self.stored(period, |measured, time| storage::add_row(measured, time, &mut biller, &mut jobs))?;
         self.asked(period, |made, reads| requests::add_row(made, reads, &mut biller, &mut jobs))?;
+        self.incidents(period, |at, met| incidents::add_row(met, at, &mut biller, &mut jobs))?;
         let offered = std::cell::RefCell::new(kinds);
-        let bill = biller.finish(|node, capacity| {
+        let bill = biller.finish(|node, capacity, line| {
             offered.borrow_mut().insert(node.to_owned(), capacity.accelerator.0.clone());
-            RowKey { resource: node.to_owned(), job: None, rate: Rate::Devices(capacity.price) }
+            RowKey { resource: node.to_owned(), job: None, rate: Rate::of(capacity, line) }
         });
         Ok(wire::usage(&bill, &jobs, &offered.into_inner()))
     }
@@ -282,16 +290,9 @@ fn held(usage: &Usage) -> Held<'_> {
     }
 }
 
-/// Begins the bill of all attempts of a job until `now`; groups are the attempts.
-fn attempts_of(record: &JobRecord, booked: &[Booked], now: Timestamp) -> Biller<Option<u32>> {
-    let all = Period { from: Timestamp::EPOCH, to: Timestamp::from_unix_nanos(u64::MAX) };
-    let mut biller = Biller::new(all);
-    let running = record.last_attempt().map(|attempt| accrued_until(record.id, attempt, now)).unwrap_or_default();
-    let account = Arc::new(Account::of(record));
-    for booked in booked.iter().cloned().chain(running.iter().map(Booked::of)) {
-        let (attempt, account) = (Some(booked.attempt), Some(Arc::clone(&account)));
-        let usage = Usage { job: record.id, queue: record.queue.clone(), booked, account };
-        biller.hold(attempt, &held(&usage));
+impl Rate {
+    /// Returns what a line of a node is charged by.
+    fn of(capacity: &Capacity, line: Line) -> Rate {
+        capacity.overheads.price_of(line).map_or(Rate::Devices(capacity.price), Rate::Unit)
     }
-    biller
 }

@@ -8,8 +8,10 @@ use gangline_base::{Bucket, Bytes, JobId, Money};
 
 use super::{By, Key, Rate, RowKey};
 
-/// Nanoseconds per second.
-const NANOS_PER_SECOND: u128 = 1_000_000_000;
+/// Nanoseconds per second, and its decimals.
+const NANO: (u128, usize) = (1_000_000_000, 9);
+/// Picojoules per joule, and its decimals.
+const PICO: (u128, usize) = (1_000_000_000_000, 12);
 /// Bytes of a GiB.
 const GIB: u64 = 1 << 30;
 
@@ -42,7 +44,8 @@ pub(super) fn group(name: String, group: &Group) -> CostGroup {
     let of = |unit: Unit| group.sum(|line| line.unit() == unit);
     let (devices, storage) = (of(Unit::DeviceTime), of(Unit::ByteTime));
     let (requests, moved) = (of(Unit::Requests), of(Unit::Bytes));
-    let all = [devices, storage, requests, moved];
+    let (energy, work) = (of(Unit::Energy), of(Unit::Work));
+    let all = [devices, storage, requests, moved, of(Unit::ChargedTime), energy, work];
     let held = group.sum(Line::is_held).quantity;
     let useful = group.sum(Line::is_useful).quantity;
     let is_known = useful > 0 || group.sum(|line| line == Line::Held(Bucket::Unreported)).quantity == 0;
@@ -53,6 +56,8 @@ pub(super) fn group(name: String, group: &Group) -> CostGroup {
         gib_hours: gib_hours(storage.quantity),
         requests: small(requests.quantity),
         bytes_read: small(moved.quantity),
+        kilowatt_hours: kilowatt_hours(energy.quantity),
+        people_hours: seconds(work.quantity) / 3_600.0,
         cost_nano_dollars: all.into_iter().sum::<Amount>().money().nano_dollars(),
         cost: cost(&all),
         unpriced_gpu_seconds: seconds(devices.unpriced),
@@ -73,6 +78,7 @@ fn line(line: Line, amount: &Amount) -> CostLine {
     let of = |unit: Unit| Some(amount).filter(|_| line.unit() == unit);
     let (devices, stored) = (of(Unit::DeviceTime).copied().unwrap_or_default(), of(Unit::ByteTime));
     let (requests, moved) = (of(Unit::Requests), of(Unit::Bytes));
+    let (charged, energy, work) = (of(Unit::ChargedTime), of(Unit::Energy), of(Unit::Work));
     CostLine {
         line: line.name().to_owned(),
         gpu_seconds: seconds(devices.quantity),
@@ -81,6 +87,10 @@ fn line(line: Line, amount: &Amount) -> CostLine {
         exact_byte_seconds: stored.map(|stored| exact(stored.quantity)),
         requests: requests.map(|requests| small(requests.quantity)),
         bytes_read: moved.map(|moved| small(moved.quantity)),
+        charged_gpu_seconds: charged.map(|charged| exact(charged.quantity)),
+        kilowatt_hours: energy.map(|energy| kilowatt_hours(energy.quantity)),
+        exact_joules: energy.map(|energy| decimal(energy.quantity, PICO)),
+        people_seconds: work.map(|work| exact(work.quantity)),
         cost_nano_dollars: amount.money().nano_dollars(),
         unpriced_gpu_seconds: seconds(devices.unpriced),
         unpriced_gib_hours: stored.map(|stored| gib_hours(stored.unpriced)),
@@ -140,7 +150,7 @@ pub(super) fn usage(bill: &Bill<RowKey>, jobs: &Jobs, kinds: &BTreeMap<String, S
 const fn device_price(rate: &Rate) -> Option<Money> {
     match rate {
         Rate::Devices(price) => *price,
-        Rate::Storage(_) | Rate::Requests(_) => None,
+        Rate::Storage(_) | Rate::Requests(_) | Rate::Unit(_) => None,
     }
 }
 
@@ -149,6 +159,9 @@ fn unit_price(rate: &Rate, line: &str) -> Option<CostUnitPrice> {
     let name_of = |unit: Bytes| if unit.0 == GIB { "GiB" } else { "GB" };
     let (price, unit) = match rate {
         Rate::Devices(_) => return None,
+        Rate::Unit(price) if line == Line::Energy.name() => (*price, "Kilowatt-Hours".to_owned()),
+        Rate::Unit(price) if line == Line::People.name() => (*price, "Hours".to_owned()),
+        Rate::Unit(price) => (*price, "GPU-Hours".to_owned()),
         Rate::Storage(rate) => {
             let StorageRate { per_month, unit, .. } = (*rate)?;
             (per_month, format!("{}-Months", name_of(unit)))
@@ -179,6 +192,16 @@ pub(super) fn seconds(nanos: i128) -> f64 {
 
 /// Returns nanoseconds as seconds with nine decimals.
 fn exact(nanos: i128) -> String {
-    let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
-    format!("{sign}{}.{:09}", nanos / NANOS_PER_SECOND, nanos % NANOS_PER_SECOND)
+    decimal(nanos, NANO)
+}
+
+fn decimal(parts: i128, (whole, decimals): (u128, usize)) -> String {
+    let (sign, parts) = (if parts < 0 { "-" } else { "" }, parts.unsigned_abs());
+    format!("{sign}{}.{:0decimals$}", parts / whole, parts % whole)
+}
+
+/// Returns picojoules as kilowatt-hours.
+#[expect(clippy::cast_precision_loss, reason = "the exact figure is beside it")]
+fn kilowatt_hours(picojoules: i128) -> f64 {
+    picojoules as f64 / 3.6e18
 }
