@@ -72,7 +72,9 @@ class Remote:
 
 def place(address, rate, key_file=None):
     """Returns an archive's address and settings, as the native store takes them."""
-    is_setting = lambda name, value: (name.startswith("AWS_") or name == "HOME") and value.isascii()  # noqa: E731
+    # A job's requests are noted, and what its archives hold.
+    ours = ("HOME", "GANGLINE_DATA_READS")
+    is_setting = lambda name, value: (name.startswith("AWS_") or name in ours) and value.isascii()  # noqa: E731
     settings = {name: value for name, value in os.environ.items() if is_setting(name, value)}
     key_file = key_file or os.environ.get("GANGLINE_ARCHIVE_KEY_FILE") or None
     return os.fspath(address), settings, rate, None if key_file is None else os.fspath(key_file)

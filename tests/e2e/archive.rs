@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use gangline_storage::{DataType, Options, Step, Store, TensorView};
 use hyper::StatusCode;
 
+use crate::fixtures::product::Product;
 use crate::fixtures::s3::Server;
 use crate::fixtures::{gangline, wait_for};
 
@@ -274,4 +275,40 @@ fn a_bucket_is_reached_by_a_profile_of_awss_tools() {
     let refused = push("labb");
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(refused.status.code() == Some(1) && said.contains("there is no profile labb"), "{said}");
+}
+
+#[test]
+fn a_job_that_pushes_pays_for_what_the_archive_holds_and_for_its_requests() {
+    let server = Server::start();
+    let store = server.path("store");
+    save(&store, 1);
+    let mut product = Product::down(&["a=cpu:1"]);
+    std::fs::create_dir_all(product.data()).expect("a folder");
+    let prices = "[[storage.price]]\npath = 's3://bucket'\nusd_per_gib_month = '100'\n\
+        [[storage.requests]]\naddress = 's3://bucket'\nusd_per_1000 = '0.4'\nusd_per_1000_writes = '5'\n";
+    std::fs::write(product.data().join("gangline.toml"), prices).expect("a configuration");
+    product.start();
+    let settings: Vec<String> = server.settings().iter().map(|(name, value)| format!("{name}: \"{value}\"")).collect();
+    let push = format!("{} checkpoint push {} s3://bucket/runs/7", gangline().display(), store.display());
+    let job = product.submit(&format!("name: pushes\nenvs: {{{}}}\nrun: {push}\n", settings.join(", ")));
+    product.wait_state(&job, "succeeded");
+    let asked = product.json(&["show", &job])["dataset_reads"][0].clone();
+    let put = asked["put"].as_i64().unwrap_or_default();
+    assert!(asked["dataset"] == "s3://bucket/runs/7" && put >= 3, "{asked:#}");
+    let lines = || {
+        let cost = product.json(&["cost", "show", &job]);
+        let lines = cost["total"]["lines"].as_array().cloned().unwrap_or_default();
+        lines
+            .into_iter()
+            .map(|line| (line["line"].as_str().unwrap_or_default().to_owned(), line))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let paid = |line: &str| lines().get(line).and_then(|line| line["cost_nano_dollars"].as_i64()).unwrap_or_default();
+    assert_eq!(paid("write_requests"), put * 5_000_000, "{:#?}", lines());
+    assert!(paid("requests") > 0, "{:#?}", lines());
+    let first = wait_for("the archive to cost something", || Some(paid("storage_archives")).filter(|cost| *cost > 0));
+    wait_for("it to cost more", || (paid("storage_archives") > first).then_some(()));
+    let usage = product.json(&["cost", "report", "--from", "1h", "--by", "job"]);
+    let group = usage["groups"].as_array().and_then(|groups| groups.iter().find(|group| group["name"] == *job));
+    assert!(group.is_some_and(|group| group["cost_nano_dollars"].as_i64() > Some(first)), "{usage:#}");
 }

@@ -80,8 +80,8 @@ pub struct CostGroup {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CostLine {
     /// compute, communication, unreported, data_stall, checkpoint_stall, straggler_wait, restart, lost_work, idle_while_held,
-    /// failed_run, idle_spare, idle_drained, idle_broken, others; network, support, energy; storage_checkpoints, storage_logs,
-    /// storage_platform; requests, list_requests, transfer, cross_region_transfer; and people.
+    /// failed_run, idle_spare, idle_drained, idle_broken, others; network, support, energy; storage_checkpoints, storage_archives,
+    /// storage_logs, storage_platform; requests, list_requests, write_requests, transfer, cross_region_transfer; and people.
     #[schema(examples("compute"))]
     pub line: String,
     /// Device time.

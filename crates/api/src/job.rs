@@ -234,11 +234,11 @@ pub struct Checkpoints {
     pub last_step: Option<u64>,
 }
 
-/// What a job asked for of a dataset (measured): billed requests, retries included, and the bytes that came. What was in
+/// What a job asked for of a dataset, or of an archive of checkpoints (measured): billed requests, retries included, and the bytes that came. What was in
 /// the node's cache already isn't asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DatasetReads {
-    /// The dataset's address.
+    /// The address of the dataset, or of the archive.
     pub dataset: String,
     /// Ranges of objects.
     pub get: u64,
@@ -246,6 +246,9 @@ pub struct DatasetReads {
     pub head: u64,
     /// Pages of listings.
     pub list: u64,
+    /// Objects, or parts of them, that were written.
+    #[serde(default)]
+    pub put: u64,
     /// Requests that ended with a server error (5xx), which S3 doesn't bill, or without an answer.
     #[serde(default)]
     pub failed: u64,

@@ -102,7 +102,7 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
 /// Formats what the job asked for of each dataset.
 fn data(text: &mut String, job: &Job) -> std::fmt::Result {
     for reads in &job.dataset_reads {
-        let requests = reads.get + reads.head + reads.list;
+        let requests = reads.get + reads.head + reads.list + reads.put;
         let failed = if reads.failed > 0 { format!(", beside {} that failed", reads.failed) } else { String::new() };
         let (fetched, dataset) = (Bytes(reads.bytes), &reads.dataset);
         let across = match Bytes(reads.cross_region_bytes) {

@@ -9,3 +9,9 @@ pub(crate) fn settings() -> BTreeMap<String, String> {
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     texts.filter(|(name, _)| name.starts_with("AWS_") || name == "HOME").collect()
 }
+
+/// Returns the same, and the folder in which a job's requests are noted, and what its archives hold.
+pub(crate) fn noted_settings() -> BTreeMap<String, String> {
+    let folder = std::env::var_os(gangline_data::READS_VARIABLE).and_then(|folder| folder.into_string().ok());
+    settings().into_iter().chain(folder.map(|folder| (gangline_data::READS_VARIABLE.to_owned(), folder))).collect()
+}

@@ -53,6 +53,7 @@ pub(crate) fn bound(report: &mut Report) {
         silence: _,
         cache,
         dataset_reads,
+        archives,
     } = report;
     shorten(node);
     bound_state(state);
@@ -71,6 +72,8 @@ pub(crate) fn bound(report: &mut Report) {
     cache.iter_mut().for_each(bound_cache);
     let reads = std::mem::take(dataset_reads).into_iter();
     *dataset_reads = reads.filter(|(address, _)| address.len() <= DATASET_BYTES_MAX).take(READS_MAX).collect();
+    let stored = std::mem::take(archives).into_iter();
+    *archives = stored.filter(|(address, _)| address.len() <= DATASET_BYTES_MAX).take(READS_MAX).collect();
     samples.truncate(SAMPLES_PER_REPORT_MAX);
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn reported(report: Report) -> Reported {
         silence,
         cache: _,
         dataset_reads,
+        archives: _,
     } = report;
     let report = ReportRecord {
         supervisor_pid,
@@ -68,8 +69,8 @@ pub(crate) fn reported(report: Report) -> Reported {
 }
 
 /// Converts the counts of a report. A rank does not know the regions, so both counts of them stay 0 here.
-pub(crate) fn reads_record(DatasetReads { get, head, list, failed, bytes }: DatasetReads) -> DatasetReadsRecord {
-    DatasetReadsRecord { get, head, list, failed, bytes, ..DatasetReadsRecord::default() }
+pub(crate) fn reads_record(DatasetReads { get, head, list, put, failed, bytes }: DatasetReads) -> DatasetReadsRecord {
+    DatasetReadsRecord { get, head, list, put, failed, bytes, ..DatasetReadsRecord::default() }
 }
 
 fn state_record(state: NodeState) -> ShareStateRecord {

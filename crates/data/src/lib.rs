@@ -40,12 +40,12 @@ pub mod tokenize;
 
 pub use cache::{
     CACHE_VARIABLE, Cache, CacheOptions, DatasetHolding, Fetched, Holding, QUOTA_VARIABLE, QueueHolding, RANGE_BYTES,
-    READS_VARIABLE, THREADS, cache_folder, holdings_of, is_remote, unpacked_folder,
+    THREADS, cache_folder, holdings_of, is_remote, unpacked_folder,
 };
 pub use convert::{Target, Writer, Written};
 pub use cursor::{Cursor, Options, SEQUENCE_MAX, Sample, THREADS_MAX};
 pub use error::Error;
-pub use gangline_objects::{Requests, tallies_in};
+pub use gangline_objects::{READS_VARIABLE, Requests, stored_in, tallies_in};
 pub use index::FILES_MAX;
 pub use loader::{Loader, Room};
 pub use packed::{NO_LABEL, position_bytes};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use gangline_base::Bytes;
 use gangline_data::Requests;
 
 use crate::protocol::{CacheReport, CachedDataset, DatasetReads};
@@ -22,7 +23,19 @@ pub(crate) fn held(folder: &Path) -> Option<CacheReport> {
 
 /// Returns what the programs asked for that were told this folder by `GANGLINE_DATA_READS`, by the datasets' addresses.
 pub(crate) fn reads_in(folder: &Path) -> BTreeMap<String, DatasetReads> {
-    let reads = |(Requests { get, head, list, failed, .. }, bytes)| DatasetReads { get, head, list, failed, bytes };
+    let reads = |(Requests { put, get, list, head, failed, delete: _ }, bytes)| DatasetReads {
+        get,
+        head,
+        list,
+        put,
+        failed,
+        bytes,
+    };
     let noted = gangline_data::tallies_in(folder).into_iter().take(DATASETS_MAX);
     noted.map(|(address, noted)| (address, reads(noted))).collect()
+}
+
+/// Returns the sizes of the archives of checkpoints to which the same programs have pushed, by their addresses.
+pub(crate) fn archives_in(folder: &Path) -> BTreeMap<String, Bytes> {
+    gangline_data::stored_in(folder).into_iter().take(DATASETS_MAX).collect()
 }

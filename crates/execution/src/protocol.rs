@@ -22,7 +22,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use gangline_base::{Bucket, Buckets, GpuSeconds, Phase};
+use gangline_base::{Bucket, Buckets, Bytes, GpuSeconds, Phase};
 
 pub use agent::AgentSpec;
 pub use container::{ContainerSpec, VolumeSpec};
@@ -200,6 +200,9 @@ pub struct Report {
     /// What the job's programs asked for of each dataset on this node, by its address, since the attempt started.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dataset_reads: BTreeMap<String, DatasetReads>,
+    /// How much the archives of checkpoints hold that the job's programs on this node have pushed to, by their addresses.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub archives: BTreeMap<String, Bytes>,
     /// Samples, starting with number `samples_from`.
     pub samples: Vec<Sample>,
     /// The number of the first of `samples`. Numbers start at 0 in each attempt.

@@ -33,7 +33,7 @@ pub use link::{Link, Policy, TRIES_MAX};
 pub use parts::Part;
 pub use remote::{Fault, Object, Remote, State, Tag};
 pub use requests::{Meter, Requests};
-pub use tally::{Tally, tallies_in};
+pub use tally::{READS_VARIABLE, Tally, meter_of, note_stored, stored_in, tallies_in};
 
 /// Opens the place at `s3://bucket/prefix`, `file:///folder` or a path, without looking at it. The settings
 /// for S3 are named as in the environment of AWS's own tools.
@@ -44,7 +44,11 @@ pub fn open(url: &str, settings: &BTreeMap<String, String>) -> Result<Box<dyn Re
     open_metered(url, settings, Meter::default())
 }
 
-fn open_metered(url: &str, settings: &BTreeMap<String, String>, meter: Meter) -> Result<Box<dyn Remote>, Error> {
+/// The same; what is asked for is counted by the meter.
+///
+/// # Errors
+/// [`Error::Address`].
+pub fn open_metered(url: &str, settings: &BTreeMap<String, String>, meter: Meter) -> Result<Box<dyn Remote>, Error> {
     match folder_of(url) {
         Some(path) => Ok(Box::new(Folder::metered(PathBuf::from(path), meter))),
         None => open_s3(url, settings, meter),

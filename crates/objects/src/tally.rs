@@ -9,15 +9,21 @@ use std::fs::{DirBuilder, File};
 use std::io::Read as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use gangline_base::Bytes;
 use rustix::fs::OFlags;
 
-use crate::Requests;
 use crate::requests::{PLACES, bytes_of, requests_of};
+use crate::{Meter, Requests};
 
-/// How a file begins.
+/// The environment variable that names the folder in which programs note what they ask remote places for, and how much their archives
+/// hold, so that whoever started them knows of it however they end.
+pub const READS_VARIABLE: &str = "GANGLINE_DATA_READS";
+/// How a file of counts begins.
 const MARK: &[u8; 8] = b"tally-1\n";
+/// How a file begins that says how much is stored at an address: 8 bytes (little endian) and the address follow.
+const STORED_MARK: &[u8; 9] = b"stored-1\n";
 const COUNTS_BYTES: usize = PLACES * 8;
 /// The longest text that says what the counts are about.
 const ABOUT_BYTES_MAX: usize = 1_024;
@@ -25,6 +31,23 @@ const ABOUT_BYTES_MAX: usize = 1_024;
 const FILES_MAX: usize = 4_096;
 /// Counts beyond this are no counts.
 const COUNT_MAX: u64 = 1 << 53;
+
+/// The tallies of this process, by folder and address. A program may open a place thousands of times.
+static TALLIES: Mutex<BTreeMap<(PathBuf, String), Arc<Tally>>> = Mutex::new(BTreeMap::new());
+
+/// Returns the meter of a place: it notes what it counts in the folder that the settings name, if they name one.
+#[must_use]
+pub fn meter_of(settings: &BTreeMap<String, String>, about: &str) -> Meter {
+    let folder = settings.get(READS_VARIABLE).filter(|folder| !folder.is_empty());
+    folder.map_or_else(Meter::default, |folder| {
+        let key = (PathBuf::from(folder), about.to_owned());
+        let mut tallies = TALLIES.lock().unwrap_or_else(PoisonError::into_inner);
+        let tally = tallies
+            .entry(key)
+            .or_insert_with_key(|(folder, about)| Arc::new(Tally::new(folder.clone(), about.clone())));
+        Meter::with(Arc::clone(tally))
+    })
+}
 
 /// What this process asks a place for. It never fails: a folder that can't be written costs the notes alone.
 #[derive(Debug)]
@@ -100,7 +123,52 @@ pub fn tallies_in(folder: &Path) -> BTreeMap<String, (Requests, u64)> {
     sums
 }
 
+/// Notes how much is stored at an address, in place of what was noted before. A folder that can't be written costs the note alone.
+pub fn note_stored(folder: &Path, about: &str, bytes: Bytes) {
+    let name = format!("stored-{}", &blake3::hash(about.as_bytes()).to_hex()[..32]);
+    let aside = folder.join(format!("{name}.{}", std::process::id()));
+    let text = [&STORED_MARK[..], &bytes.0.to_le_bytes(), about.as_bytes()].concat();
+    let written = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    let written =
+        written.and_then(|()| std::fs::write(&aside, text)).and_then(|()| std::fs::rename(&aside, folder.join(name)));
+    if written.is_err() {
+        // There is nothing to remove if there was no room.
+        let _ = std::fs::remove_file(&aside);
+    }
+}
+
+/// Returns how much is stored at which address by the notes in a folder. What is no such note is passed over.
+#[must_use]
+pub fn stored_in(folder: &Path) -> BTreeMap<String, Bytes> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    // A name with a dot is that of a file that was being written.
+    let whole = entries.take(FILES_MAX).map(|entry| entry.path()).filter(|path| path.extension().is_none());
+    whole.filter_map(|path| stored(&path)).collect()
+}
+
+fn stored(path: &Path) -> Option<(String, Bytes)> {
+    let text = text_of(path)?;
+    let (bytes, about) = text.strip_prefix(STORED_MARK)?.split_first_chunk()?;
+    let bytes = Some(u64::from_le_bytes(*bytes)).filter(|bytes| *bytes <= COUNT_MAX)?;
+    Some((about_of(about)?, Bytes(bytes)))
+}
+
 fn noted(path: &Path) -> Option<(String, [u64; PLACES])> {
+    let text = text_of(path)?;
+    let (counts, about) = text.strip_prefix(MARK)?.split_at_checked(COUNTS_BYTES)?;
+    let mut numbers = [0; PLACES];
+    for (number, bytes) in numbers.iter_mut().zip(counts.as_chunks().0) {
+        *number = Some(u64::from_le_bytes(*bytes)).filter(|count| *count <= COUNT_MAX)?;
+    }
+    Some((about_of(about)?, numbers))
+}
+
+fn about_of(bytes: &[u8]) -> Option<String> {
+    String::from_utf8(bytes.to_vec()).ok().filter(|about| about.len() <= ABOUT_BYTES_MAX)
+}
+
+/// Returns what a file holds, which anybody may have made.
+fn text_of(path: &Path) -> Option<Vec<u8>> {
     // Neither a link to elsewhere nor a pipe that nobody writes to is waited for.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
@@ -110,13 +178,7 @@ fn noted(path: &Path) -> Option<(String, [u64; PLACES])> {
     let mut text = Vec::new();
     let most = MARK.len() + COUNTS_BYTES + ABOUT_BYTES_MAX;
     file.take(most as u64 + 1).read_to_end(&mut text).ok()?;
-    let (counts, about) = text.strip_prefix(MARK)?.split_at_checked(COUNTS_BYTES)?;
-    let mut numbers = [0; PLACES];
-    for (number, bytes) in numbers.iter_mut().zip(counts.as_chunks().0) {
-        *number = Some(u64::from_le_bytes(*bytes)).filter(|count| *count <= COUNT_MAX)?;
-    }
-    let about = String::from_utf8(about.to_vec()).ok().filter(|about| about.len() <= ABOUT_BYTES_MAX)?;
-    Some((about, numbers))
+    Some(text)
 }
 
 #[cfg(test)]
@@ -162,6 +224,22 @@ mod tests {
         rustix::fs::mkfifoat(rustix::fs::CWD, folder.join("pipe"), rustix::fs::Mode::RWXU).unwrap();
         let expected = (Requests { get: 1, ..Requests::default() }, 0);
         assert_eq!(tallies_in(&folder), BTreeMap::from([("a".to_owned(), expected)]));
+    }
+
+    #[test]
+    fn the_last_note_of_what_is_stored_counts() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("notes");
+        note_stored(&folder, "s3://b/run", Bytes(700));
+        note_stored(&folder, "file:///archive", Bytes(5));
+        note_stored(&folder, "s3://b/run", Bytes(300));
+        Tally::new(folder.clone(), "s3://b/run".to_owned()).add(&[(0, 3)]);
+        std::fs::write(folder.join("stored-x"), [&STORED_MARK[..], &[0xff; 8], b"absurd"].concat()).unwrap();
+        std::fs::write(folder.join("stored-y"), &STORED_MARK[..]).unwrap();
+        let expected = [("file:///archive", 5), ("s3://b/run", 300)];
+        assert_eq!(stored_in(&folder), expected.map(|(about, bytes)| (about.to_owned(), Bytes(bytes))).into());
+        assert_eq!(tallies_in(&folder).len(), 1, "counts are apart");
+        note_stored(Path::new("/proc/none"), "s3://b/run", Bytes(1));
     }
 
     #[test]

@@ -38,7 +38,7 @@ mod vault;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -78,7 +78,8 @@ pub struct Options {
     /// Chunks that a push codes in parallel, at most eight. Affects only time and memory.
     pub threads: NonZeroUsize,
     /// Settings for S3, named as in the environment of AWS's own tools (`AWS_REGION`, `AWS_ENDPOINT_URL`,
-    /// `AWS_PROFILE`, ...), and `HOME`, the folder of these tools' files.
+    /// `AWS_PROFILE`, ...), and `HOME`, the folder of these tools' files. [`gangline_objects::READS_VARIABLE`] among them names the
+    /// folder in which requests and the archive's size are noted.
     pub s3: BTreeMap<String, String>,
     /// The wrapping key of an encrypted archive. If it is given for an empty archive, the archive is
     /// encrypted from its first push on.
@@ -123,6 +124,8 @@ pub struct Archive {
     clock: Arc<Clock>,
     /// The name of this archive's leases; locked while it holds one.
     seat: Mutex<Option<KeyId>>,
+    /// The folder in which its size is noted, and its address there.
+    notes: Option<(PathBuf, String)>,
 }
 
 /// The description of an archived checkpoint, from its catalog.
@@ -179,8 +182,15 @@ impl Archive {
         if let Some(path) = gangline_objects::folder_of(url) {
             refuse_store(path)?;
         }
-        let remote = gangline_objects::open(url, &options.s3)?;
-        Ok(Archive::over(remote, options))
+        let folder = gangline_objects::folder_of(url);
+        let address = folder.map_or_else(|| url.trim_end_matches('/').to_owned(), address_of);
+        // A folder bills nothing.
+        let counted = if folder.is_some() { &BTreeMap::new() } else { &options.s3 };
+        let meter = gangline_objects::meter_of(counted, &address);
+        let remote = gangline_objects::open_metered(url, &options.s3, meter)?;
+        let notes = options.s3.get(gangline_objects::READS_VARIABLE).filter(|folder| !folder.is_empty());
+        let notes = notes.map(|folder| (PathBuf::from(folder), address));
+        Ok(Archive { notes, ..Archive::over(remote, options) })
     }
 
     pub(crate) fn over(remote: Box<dyn Remote>, options: &Options) -> Archive {
@@ -191,6 +201,7 @@ impl Archive {
             key: options.key.clone(),
             clock: Arc::clone(&options.clock),
             seat: Mutex::new(None),
+            notes: None,
         }
     }
 
@@ -220,7 +231,7 @@ impl Archive {
     /// nothing of the checkpoint is visible, and the next push continues from there.
     pub fn push(&self, store: &Store, step: Step) -> Result<Pushed, Error> {
         let source = source::Source::open(store.path(), step)?;
-        self.alone(&format!("push step {step}"), |lease| {
+        let pushed = self.alone(&format!("push step {step}"), |lease| {
             let vault = match (Vault::open(&self.link, self.key.as_ref())?, &self.key) {
                 (None, Some(key)) => {
                     vault::init(lease, key, (self.clock)())?;
@@ -230,7 +241,19 @@ impl Archive {
             };
             let access = Access { link: &self.link, vault };
             push::push(&Change { access, lease }, &source, self.threads)
-        })
+        })?;
+        self.note_size();
+        Ok(pushed)
+    }
+
+    /// Notes how much the archive holds, where somebody wants to know. What has been done is done, so a failure costs the note alone.
+    fn note_size(&self) {
+        let Some((folder, address)) = &self.notes else { return };
+        let sizes = ["packs/", "catalogs/"]
+            .map(|kind| self.link.list(kind).map(|objects| objects.iter().map(|object| object.bytes).sum::<u64>()));
+        if let [Ok(packs), Ok(catalogs)] = sizes {
+            gangline_objects::note_stored(folder, address, Bytes(packs.saturating_add(catalogs)));
+        }
     }
 
     /// Rebuilds a checkpoint (the newest, without a step) in the store's folder, bit for bit.
@@ -371,7 +394,7 @@ impl Archive {
             let thinning = Thinning::of(&access, rules)?;
             return Ok(Sweep::of(&access, rules, now, &thinning)?.told());
         }
-        self.alone("prune", |lease| {
+        let pruned = self.alone("prune", |lease| {
             let change = Change { access: self.access()?, lease };
             let thinning = Thinning::of(&change.access, rules)?;
             // A dry check first, so that an error is found before anything is changed.
@@ -380,7 +403,9 @@ impl Archive {
             let sweep = Sweep::of(&change.access, rules, now, &thinning)?;
             sweep.execute(&change)?;
             Ok(Pruned { milestones_put, ..sweep.told() })
-        })
+        })?;
+        self.note_size();
+        Ok(pruned)
     }
 
     /// Creates the keys of an empty archive, for [`Options::key`], as a first push does. Returns the id of
@@ -431,6 +456,12 @@ impl Archive {
     fn wrapping_key(&self) -> Result<&WrappingKey, Error> {
         Ok(self.key.as_ref().ok_or(KeyError::Needed { wanted: Vec::new() })?)
     }
+}
+
+/// Returns the address of an archive in a folder.
+fn address_of(folder: &Path) -> String {
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    format!("file://{}", folder.display())
 }
 
 impl Catalog {

@@ -55,6 +55,9 @@ pub struct DatasetReadsRecord {
     pub head: u64,
     /// Pages of listings.
     pub list: u64,
+    /// Objects, or parts of them, that were written.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub put: u64,
     /// Requests that ended with a server error or without an answer.
     #[serde(default, skip_serializing_if = "is_none")]
     pub failed: u64,
@@ -76,6 +79,7 @@ impl DatasetReadsRecord {
             get: self.get.saturating_add(other.get),
             head: self.head.saturating_add(other.head),
             list: self.list.saturating_add(other.list),
+            put: self.put.saturating_add(other.put),
             failed: self.failed.saturating_add(other.failed),
             bytes: self.bytes.saturating_add(other.bytes),
             in_region_bytes: self.in_region_bytes.saturating_add(other.in_region_bytes),

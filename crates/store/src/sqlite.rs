@@ -104,6 +104,14 @@ impl Queries for Reader {
         self.read(|transaction| storage::read_storage_in(transaction, folder))
     }
 
+    fn archives(&self) -> Result<Vec<(Timestamp, StorageMeasured)>, Error> {
+        self.read(storage::read_archives)
+    }
+
+    fn archives_of(&self, job: JobId) -> Result<Vec<String>, Error> {
+        self.read(|transaction| storage::read_archives_of(transaction, job))
+    }
+
     fn requests(&self, period: (Timestamp, Timestamp), each: &mut dyn FnMut(RequestsMade)) -> Result<(), Error> {
         self.read(|transaction| requests::read_requests(transaction, period, each))
     }

@@ -50,10 +50,12 @@ pub enum Line {
     Energy,
     /// Data was stored.
     Stored(StorageClass),
-    /// Object storage was asked for datasets, or for parts of them: GET and HEAD.
+    /// Object storage was asked for datasets or checkpoints, or for parts of them: GET and HEAD.
     Requests,
     /// Object storage was asked for lists of objects.
     Lists,
+    /// Objects, or parts of them, were written to object storage: PUT.
+    Writes,
     /// Bytes of datasets were read from object storage in the node's region, or in one that isn't known.
     Transfer,
     /// Bytes of datasets were read from object storage in another region.
@@ -64,7 +66,7 @@ pub enum Line {
 
 impl Line {
     /// All lines, in the order in which a bill shows them.
-    pub const ALL: [Line; 25] = [
+    pub const ALL: [Line; 27] = [
         Line::Held(Bucket::Compute),
         Line::Held(Bucket::Communication),
         Line::Held(Bucket::Unreported),
@@ -83,10 +85,12 @@ impl Line {
         Line::Support,
         Line::Energy,
         Line::Stored(StorageClass::Checkpoints),
+        Line::Stored(StorageClass::Archives),
         Line::Stored(StorageClass::Logs),
         Line::Stored(StorageClass::Platform),
         Line::Requests,
         Line::Lists,
+        Line::Writes,
         Line::Transfer,
         Line::CrossRegionTransfer,
         Line::People,
@@ -113,13 +117,15 @@ impl Line {
             Line::Support => 15,
             Line::Energy => 16,
             Line::Stored(StorageClass::Checkpoints) => 17,
-            Line::Stored(StorageClass::Logs) => 18,
-            Line::Stored(StorageClass::Platform) => 19,
-            Line::Requests => 20,
-            Line::Lists => 21,
-            Line::Transfer => 22,
-            Line::CrossRegionTransfer => 23,
-            Line::People => 24,
+            Line::Stored(StorageClass::Archives) => 18,
+            Line::Stored(StorageClass::Logs) => 19,
+            Line::Stored(StorageClass::Platform) => 20,
+            Line::Requests => 21,
+            Line::Lists => 22,
+            Line::Writes => 23,
+            Line::Transfer => 24,
+            Line::CrossRegionTransfer => 25,
+            Line::People => 26,
         }
     }
 
@@ -138,10 +144,12 @@ impl Line {
             Line::Support => "support",
             Line::Energy => "energy",
             Line::Stored(StorageClass::Checkpoints) => "storage_checkpoints",
+            Line::Stored(StorageClass::Archives) => "storage_archives",
             Line::Stored(StorageClass::Logs) => "storage_logs",
             Line::Stored(StorageClass::Platform) => "storage_platform",
             Line::Requests => "requests",
             Line::Lists => "list_requests",
+            Line::Writes => "write_requests",
             Line::Transfer => "transfer",
             Line::CrossRegionTransfer => "cross_region_transfer",
             Line::People => "people",
@@ -165,7 +173,7 @@ impl Line {
     pub const fn unit(self) -> Unit {
         match self {
             Line::Stored(_) => Unit::ByteTime,
-            Line::Requests | Line::Lists => Unit::Requests,
+            Line::Requests | Line::Lists | Line::Writes => Unit::Requests,
             Line::Transfer | Line::CrossRegionTransfer => Unit::Bytes,
             Line::Network | Line::Support => Unit::ChargedTime,
             Line::Energy => Unit::Energy,

@@ -15,6 +15,8 @@ const NANOS_PER_HOUR: i128 = 3_600_000_000_000;
 pub enum StorageClass {
     /// A job's checkpoints.
     Checkpoints,
+    /// Checkpoints in an archive.
+    Archives,
     /// Logs of jobs.
     Logs,
     /// The control plane's own: journal, read models, copies of code, metrics.

@@ -96,7 +96,7 @@ pub(crate) fn reach(address: &str, reach: &Reach) -> Result<Archive, Failure> {
     let rate = reach.limit_mbps.and_then(|limit| NonZeroU64::new(limit.get().saturating_mul(MEGABIT)));
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let key = reach.key.read()?;
-    let options = Options { bytes_per_second_max: rate, s3: s3::settings(), threads, key, ..Options::default() };
+    let options = Options { bytes_per_second_max: rate, s3: s3::noted_settings(), threads, key, ..Options::default() };
     Archive::open(address, &options).map_err(|error| refused(&error))
 }
 

@@ -12,6 +12,7 @@ use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info};
 
 use super::allocations::Allocations;
+use super::archives::Archives;
 use super::audit::Audit;
 use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
 use super::capacities::Capacities;
@@ -87,6 +88,7 @@ pub(super) struct Actor {
     pub(super) troubles: Troubles,
     pub(super) audit: Audit,
     pub(super) capacities: Capacities,
+    pub(super) archives: Archives,
     pub(super) expected: ExpectedDatasets,
     pub(super) rows_since: Option<Timestamp>,
     pub(super) entries_since_snapshot: u64,

@@ -9,6 +9,7 @@
 
 mod actor;
 mod allocations;
+mod archives;
 mod audit;
 mod batch;
 mod capacities;

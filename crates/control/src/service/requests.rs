@@ -86,11 +86,20 @@ fn priced(address: &str, reads: DatasetReadsRecord, prices: &Storage) -> Dataset
 }
 
 fn rate(price: &RequestPrice) -> RequestRate {
-    let RequestPrice { address: _, per_thousand, per_thousand_lists, per_unit, per_unit_across, unit, region: _ } =
-        price;
+    let RequestPrice {
+        address: _,
+        per_thousand,
+        per_thousand_lists,
+        per_thousand_writes,
+        per_unit,
+        per_unit_across,
+        unit,
+        region: _,
+    } = price;
     RequestRate {
         per_thousand: *per_thousand,
         per_thousand_lists: *per_thousand_lists,
+        per_thousand_writes: *per_thousand_writes,
         per_unit: *per_unit,
         per_unit_across: *per_unit_across,
         unit: *unit,

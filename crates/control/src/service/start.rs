@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use super::actor::Actor;
 use super::allocations::Allocations;
+use super::archives::Archives;
 use super::audit::Audit;
 use super::batch::{Batch, Rows};
 use super::capacities::Capacities;
@@ -291,6 +292,7 @@ impl Actor {
             troubles: Troubles::default(),
             audit: Audit::default(),
             capacities: Capacities::default(),
+            archives: Archives::default(),
             expected: ExpectedDatasets::default(),
             rows_since: None,
             entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
@@ -341,6 +343,7 @@ impl Actor {
             warn!(%refusal, "time could not pass at the start");
         }
         self.recall_capacities(now)?;
+        self.recall_archives()?;
         self.note_capacities(now, &mut batch);
         self.finish(now, batch);
         self.journal.own_folder()?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gangline_accounting::bill::{StorageClass, StorageRate};
 use gangline_base::{JobId, Timestamp};
 use gangline_specs::config::{FolderPrice, Storage};
-use gangline_store::codec::{Noted, StorageMeasured, StorageOwner};
+use gangline_store::codec::{Noted, StorageClassV1, StorageMeasured, StorageOwner};
 use gangline_store::db::{self, Reader};
 use gangline_store::model::{JOBS_PER_PAGE_MAX, JobRecord, Standing, Wanted};
 use gangline_store::ports::Queries as _;
@@ -102,7 +102,10 @@ impl Meter {
     pub(super) fn recall(&mut self) -> Result<(), Ended> {
         let (noted, now) = (&mut self.noted, Timestamp::from_unix_nanos(u64::MAX));
         self.reader.storage((now, now), &mut |_, measured| {
-            noted.insert(PathBuf::from(&measured.folder), measured);
+            // What archives hold is told by those who push to them.
+            if measured.class != StorageClassV1::Archives {
+                noted.insert(PathBuf::from(&measured.folder), measured);
+            }
         })?;
         Ok(())
     }
@@ -226,7 +229,7 @@ pub(super) fn owner_of(record: &JobRecord) -> StorageOwner {
     StorageOwner { job: *id, name: name.clone(), user: submitter.clone(), queue: queue.clone() }
 }
 
-fn price_of(FolderPrice { per_month, unit, month_hours, .. }: &FolderPrice) -> StorageRate {
+pub(super) fn price_of(FolderPrice { per_month, unit, month_hours, .. }: &FolderPrice) -> StorageRate {
     StorageRate { per_month: *per_month, unit: *unit, month_hours: *month_hours }
 }
 

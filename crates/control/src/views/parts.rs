@@ -56,8 +56,8 @@ pub(super) fn dataset_reads(record: &JobRecord, fetched: impl Iterator<Item = Da
         *sum = sum.and(reads);
     }
     let converted = |(dataset, reads)| {
-        let DatasetReadsRecord { get, head, list, failed, bytes, in_region_bytes, cross_region_bytes } = reads;
-        DatasetReads { dataset, get, head, list, failed, bytes, in_region_bytes, cross_region_bytes }
+        let DatasetReadsRecord { get, head, list, put, failed, bytes, in_region_bytes, cross_region_bytes } = reads;
+        DatasetReads { dataset, get, head, list, put, failed, bytes, in_region_bytes, cross_region_bytes }
     };
     sums.into_iter().map(converted).collect()
 }

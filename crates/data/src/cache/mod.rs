@@ -35,7 +35,6 @@ pub use fetched::Fetched;
 pub(crate) use fetched::in_parallel;
 use gangline_objects::is_http;
 pub(crate) use locks::wait_to_lock;
-pub use place::READS_VARIABLE;
 use quota::Quota;
 pub use quota::{QUOTA_VARIABLE, QueueHolding};
 pub(crate) use uses::{Near, Uses};
@@ -88,7 +87,8 @@ pub struct CacheOptions {
     pub root: PathBuf,
     /// The most bytes of copies; without a limit if none.
     pub bytes_max: Option<u64>,
-    /// Settings for S3, named as in the environment of AWS's own tools, `HOME`, [`QUOTA_VARIABLE`] and [`READS_VARIABLE`].
+    /// Settings for S3, named as in the environment of AWS's own tools, `HOME`, [`QUOTA_VARIABLE`] and
+    /// [`gangline_objects::READS_VARIABLE`].
     pub settings: BTreeMap<String, String>,
     /// Ranges that are asked for at a time.
     pub threads: NonZeroU32,

@@ -1,11 +1,11 @@
 //! A remote dataset: which objects it has, each in one state.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gangline_objects::{Link, Meter, Object, Policy, Requests, Tally, is_http, shown};
+use gangline_objects::{Link, Object, Policy, Requests, is_http, meter_of, shown};
 
 use super::Cache;
 use super::buffers::Buffers;
@@ -14,16 +14,10 @@ use super::fetched::in_parallel;
 use crate::error::Error;
 use crate::index::{FILES_MAX, INDEX_BYTES_MAX, INDEXES, names_in};
 
-/// The environment variable that names the folder in which programs note what they ask remote datasets for, so that whoever started
-/// them knows of it however they end.
-pub const READS_VARIABLE: &str = "GANGLINE_DATA_READS";
 /// Objects that are looked at at a time, where there are no listings.
 const LOOKS_AT_A_TIME: usize = 16;
 /// The pause after the first failure of a request.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-
-/// The tallies of this process, by folder and dataset. A program may open a dataset thousands of times.
-static TALLIES: Mutex<BTreeMap<(PathBuf, String), Arc<Tally>>> = Mutex::new(BTreeMap::new());
 
 /// An object.
 #[derive(Clone, Debug)]
@@ -59,9 +53,7 @@ impl Place {
         let is_object = name.contains('.') && !folder.ends_with('/');
         let (folder, object) = if is_object { (folder, Some(name.to_owned())) } else { (url, None) };
         let address = if secret.is_empty() { folder.to_owned() } else { format!("{folder}?{secret}") };
-        let meter = settings.get(READS_VARIABLE).filter(|folder| !folder.is_empty());
-        let meter = meter.map_or_else(Meter::default, |folder| Meter::with(tally(folder, &shown(url))));
-        let remote = gangline_objects::open_to_read(&address, settings, meter);
+        let remote = gangline_objects::open_to_read(&address, settings, meter_of(settings, &shown(url)));
         let remote = remote.map_err(|error| failed(&shown(url), error))?;
         let folder = shown(folder);
         let policy = Policy { bytes_per_second_max: None, first_pause: FIRST_PAUSE };
@@ -172,16 +164,6 @@ impl Place {
         let hash = blake3::hash(format!("2\n{}\n{url}\n{tag:?}\n{bytes}", self.endpoint).as_bytes());
         Item { name: name.to_owned(), url, tag, bytes, key: hash.to_hex()[..32].to_owned() }
     }
-}
-
-fn tally(folder: &str, address: &str) -> Arc<Tally> {
-    let (folder, about) = (PathBuf::from(folder), address.to_owned());
-    let mut tallies = TALLIES.lock().unwrap_or_else(PoisonError::into_inner);
-    let tally = tallies.entry((folder, about)).or_insert_with_key(|(folder, about)| {
-        let (folder, about) = (folder.clone(), about.clone());
-        Arc::new(Tally::new(folder, about))
-    });
-    Arc::clone(tally)
 }
 
 pub(super) fn failed(url: &str, source: gangline_objects::Error) -> Error {

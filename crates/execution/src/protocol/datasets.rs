@@ -37,6 +37,9 @@ pub struct DatasetReads {
     /// Pages of listings.
     #[serde(default)]
     pub list: u64,
+    /// Objects, or parts of them, that were written: of an archive of checkpoints.
+    #[serde(default)]
+    pub put: u64,
     /// Requests that ended with a server error (5xx), which S3 doesn't bill, or without an answer.
     #[serde(default)]
     pub failed: u64,
@@ -53,6 +56,7 @@ impl DatasetReads {
             get: self.get + other.get,
             head: self.head + other.head,
             list: self.list + other.list,
+            put: self.put + other.put,
             failed: self.failed + other.failed,
             bytes: self.bytes + other.bytes,
         }

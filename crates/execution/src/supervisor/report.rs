@@ -4,7 +4,7 @@ use gangline_base::{Buckets, Timestamp};
 
 use super::environment;
 use super::node_attempt::{NodeAttempt, Stage};
-use crate::datasets::reads_in;
+use crate::datasets::{archives_in, reads_in};
 use crate::process::own_pid;
 use crate::protocol::{NodeState, PROTOCOL_VERSION, Report, SAMPLES_PER_REPORT_MAX, UsageReport};
 
@@ -39,6 +39,7 @@ impl NodeAttempt {
             silence: self.silence(now),
             cache: self.cache.clone(),
             dataset_reads: reads_in(&environment::reads_folder(&self.spec)),
+            archives: archives_in(&environment::reads_folder(&self.spec)),
             samples,
             samples_from,
         }

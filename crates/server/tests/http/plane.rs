@@ -438,6 +438,7 @@ pub(crate) fn running(spec: &SupervisorSpec) -> Report {
         silence: None,
         cache: None,
         dataset_reads: std::collections::BTreeMap::new(),
+        archives: std::collections::BTreeMap::new(),
         samples: Vec::new(),
         samples_from: 0,
     }

@@ -19,6 +19,8 @@ pub struct RequestPrice {
     pub per_thousand: Option<Money>,
     /// What a thousand LIST requests cost.
     pub per_thousand_lists: Option<Money>,
+    /// What a thousand PUT requests cost.
+    pub per_thousand_writes: Option<Money>,
     /// What `unit` of read bytes costs.
     pub per_unit: Option<Money>,
     /// What `unit` of bytes costs that are read in another region.
@@ -47,6 +49,7 @@ pub(super) struct RequestPriceV1 {
     address: String,
     usd_per_1000: Option<String>,
     usd_per_1000_lists: Option<String>,
+    usd_per_1000_writes: Option<String>,
     usd_per_gb: Option<String>,
     usd_per_gib: Option<String>,
     usd_per_gb_across_regions: Option<String>,
@@ -75,7 +78,7 @@ impl RequestPriceV1 {
     fn read(self) -> Result<RequestPrice, String> {
         if !self.address.contains("://") {
             return Err(
-                "`address` has to be that of a remote dataset, or the beginning of one, such as s3://corpus".to_owned()
+                "`address` has to be that of a remote dataset or an archive, or the beginning of one, such as s3://corpus".to_owned()
             );
         }
         let (of_gb, of_gib) =
@@ -92,14 +95,16 @@ impl RequestPriceV1 {
             address: self.address,
             per_thousand: money("usd_per_1000", self.usd_per_1000)?,
             per_thousand_lists: money("usd_per_1000_lists", self.usd_per_1000_lists)?,
+            per_thousand_writes: money("usd_per_1000_writes", self.usd_per_1000_writes)?,
             per_unit: money(keys[0], per_unit)?,
             per_unit_across: money(keys[1], across)?,
             unit: Bytes(unit),
             region: self.region.map(regions::name).transpose()?,
         };
-        let prices = [read.per_thousand, read.per_thousand_lists, read.per_unit, read.per_unit_across];
-        if prices.iter().all(Option::is_none) && read.region.is_none() {
-            let keys = "`usd_per_1000` (GET and HEAD), `usd_per_1000_lists`, `usd_per_gb` or `usd_per_gib`";
+        let requests = [read.per_thousand, read.per_thousand_lists, read.per_thousand_writes];
+        let mut prices = requests.into_iter().chain([read.per_unit, read.per_unit_across]);
+        if prices.all(|price| price.is_none()) && read.region.is_none() {
+            let keys = "`usd_per_1000` (GET and HEAD), `usd_per_1000_lists`, `usd_per_1000_writes`, `usd_per_gb` or `usd_per_gib`";
             return Err(format!("there is no price: write {keys}"));
         }
         Ok(read)

@@ -39,7 +39,7 @@ pub struct Storage {
 /// The price of what lies in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderPrice {
-    /// The folder.
+    /// The folder, or the address of archives.
     pub path: PathBuf,
     /// What a unit costs for a month.
     pub per_month: Money,
@@ -61,6 +61,12 @@ impl Storage {
     pub fn price_of(&self, folder: &Path) -> Option<&FolderPrice> {
         let around = self.prices.iter().filter(|price| folder.starts_with(&price.path));
         around.max_by_key(|price| price.path.components().count())
+    }
+
+    /// Returns the price of what is at an address: that of the longest address at or above it, or of the folder around it if it is one.
+    #[must_use]
+    pub fn price_of_address(&self, address: &str) -> Option<&FolderPrice> {
+        self.price_of(Path::new(address.strip_prefix("file://").unwrap_or(address)))
     }
 }
 
@@ -114,8 +120,8 @@ impl StorageV1 {
 
 impl FolderPriceV1 {
     fn read(self) -> Result<FolderPrice, String> {
-        if !self.path.is_absolute() {
-            return Err("`path` has to be absolute".to_owned());
+        if !self.path.is_absolute() && !self.path.starts_with("s3:") {
+            return Err("`path` has to be absolute, or an address such as s3://bucket".to_owned());
         }
         let (key, text, unit) = match (self.usd_per_gb_month, self.usd_per_gib_month) {
             (Some(text), None) => ("usd_per_gb_month", text, 1_000_000_000),
@@ -156,6 +162,11 @@ mod tests {
         assert_eq!(of("/lustre/gpt/a"), Some((1 << 30, 720)));
         assert_eq!(of("/lustre2"), Some((1_000_000_000, 730)));
         assert_eq!(Storage::default().price_of(Path::new("/lustre")), None);
+        let bucket =
+            read("[[storage.price]]\npath = 's3://bucket'\nusd_per_gib_month = '0.023'\n").expect("a sound file");
+        let of = |address: &str| bucket.price_of_address(address).is_some();
+        assert_eq!(["s3://bucket/run-7", "s3://bucket2", "file:///x"].map(of), [true, false, false]);
+        assert!(storage.price_of_address("file:///lustre/archive").is_some_and(|price| price.month_hours == 720));
         assert_eq!(read("[storage]\nmeasure_every = 'never'").expect("a sound file").measure_every, None);
     }
 
@@ -164,7 +175,10 @@ mod tests {
         let refused = |text: &str| read(&format!("[storage]\n{text}")).expect_err("a refusal");
         let price = |rest: &str| refused(&format!("[[storage.price]]\n{rest}"));
         assert!(refused("measure_every = '2d'").contains("from 1s to 24h"));
-        assert!(price("path = 'x'\nusd_per_gb_month = '1'").ends_with("the price of x: `path` has to be absolute"));
+        assert!(
+            price("path = 'x'\nusd_per_gb_month = '1'")
+                .ends_with("the price of x: `path` has to be absolute, or an address such as s3://bucket")
+        );
         assert!(price("path = '/x'").contains("write one of"));
         assert!(price("path = '/x'\nusd_per_gb_month = '1'\nusd_per_gib_month = '1'").contains("write one of"));
         assert!(price("path = '/x'\nusd_per_gb_month = '-1'").contains("usd_per_gb_month"));

@@ -63,6 +63,9 @@ pub struct RequestRateV1 {
     /// What a thousand LIST requests cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_thousand_lists: Option<Money>,
+    /// What a thousand PUT requests cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_thousand_writes: Option<Money>,
     /// What the unit of read bytes costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_unit: Option<Money>,
@@ -75,8 +78,9 @@ pub struct RequestRateV1 {
 
 impl From<RequestRate> for RequestRateV1 {
     fn from(rate: RequestRate) -> RequestRateV1 {
-        let RequestRate { per_thousand, per_thousand_lists, per_unit, per_unit_across, unit } = rate;
-        RequestRateV1 { per_thousand, per_thousand_lists, per_unit, per_unit_across, unit }
+        let RequestRate { per_thousand, per_thousand_lists, per_thousand_writes, per_unit, per_unit_across, unit } =
+            rate;
+        RequestRateV1 { per_thousand, per_thousand_lists, per_thousand_writes, per_unit, per_unit_across, unit }
     }
 }
 
@@ -85,13 +89,21 @@ impl DatasetRequests {
     #[must_use]
     pub fn requests(&self) -> Requests {
         let rate = self.price.map_or_else(RequestRate::none, |price| {
-            let RequestRateV1 { per_thousand, per_thousand_lists, per_unit, per_unit_across, unit } = price;
-            RequestRate { per_thousand, per_thousand_lists, per_unit, per_unit_across, unit }
+            let RequestRateV1 {
+                per_thousand,
+                per_thousand_lists,
+                per_thousand_writes,
+                per_unit,
+                per_unit_across,
+                unit,
+            } = price;
+            RequestRate { per_thousand, per_thousand_lists, per_thousand_writes, per_unit, per_unit_across, unit }
         });
-        let DatasetReadsRecord { get, head, list, bytes, cross_region_bytes, .. } = self.reads;
+        let DatasetReadsRecord { get, head, list, put, bytes, cross_region_bytes, .. } = self.reads;
         Requests {
             plain: get.saturating_add(head),
             lists: list,
+            writes: put,
             bytes: Bytes(bytes.saturating_sub(cross_region_bytes)),
             cross_region_bytes: Bytes(cross_region_bytes),
             rate,
@@ -161,7 +173,8 @@ mod tests {
         let fetch = RequestsMade { attempt: 0, fetch: Some(fetch), reads: Vec::new(), ..made };
         let written = r#"{"v":5,"body":{"requests_made":{"job":7,"attempt":0,"fetch":{"node":"n1","began":4},"name":"gpt","user":"ada","queue":"research","from":5,"to":8,"reads":[]}}}"#;
         assert_eq!((String::from_utf8_lossy(&fetch.encode()).as_ref(), fetch.place().as_str()), (written, "n1 4"));
-        let expected = Requests { plain: 11, lists: 1, bytes: Bytes(4_096), cross_region_bytes: Bytes(0), rate: price };
+        let expected =
+            Requests { plain: 11, lists: 1, writes: 0, bytes: Bytes(4_096), cross_region_bytes: Bytes(0), rate: price };
         assert_eq!(reads.requests(), expected);
         let requests = elsewhere.requests();
         assert_eq!((requests.bytes, requests.cross_region_bytes), (Bytes(96), Bytes(4_000)));

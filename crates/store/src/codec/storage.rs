@@ -1,4 +1,5 @@
-//! How much data is stored somewhere from some time on, as stored on disk: measured by the control plane, which pays for it.
+//! How much data is stored somewhere from some time on, as stored on disk: measured by the control plane, or by the jobs that push
+//! to an archive.
 
 use gangline_accounting::bill::{StorageClass, StorageRate, Stored};
 use gangline_base::{Bytes, JobId, Money};
@@ -9,7 +10,7 @@ use super::{VERSION_STORAGE, encode};
 /// A measurement of stored data that differs from the one before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StorageMeasured {
-    /// The folder.
+    /// The folder, or the address of an archive.
     pub folder: String,
     /// What the data is for.
     pub class: StorageClassV1,
@@ -42,6 +43,8 @@ pub struct StorageOwner {
 pub enum StorageClassV1 {
     /// A job's checkpoints.
     Checkpoints,
+    /// Checkpoints in an archive, whose address is in place of the folder.
+    Archives,
     /// Logs of jobs.
     Logs,
     /// The control plane's own.
@@ -63,6 +66,7 @@ impl From<StorageClass> for StorageClassV1 {
     fn from(class: StorageClass) -> StorageClassV1 {
         match class {
             StorageClass::Checkpoints => StorageClassV1::Checkpoints,
+            StorageClass::Archives => StorageClassV1::Archives,
             StorageClass::Logs => StorageClassV1::Logs,
             StorageClass::Platform => StorageClassV1::Platform,
         }
@@ -81,6 +85,7 @@ impl StorageMeasured {
     pub fn stored(&self) -> Stored {
         let class = match self.class {
             StorageClassV1::Checkpoints => StorageClass::Checkpoints,
+            StorageClassV1::Archives => StorageClass::Archives,
             StorageClassV1::Logs => StorageClass::Logs,
             StorageClassV1::Platform => StorageClass::Platform,
         };

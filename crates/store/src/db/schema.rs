@@ -24,6 +24,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0014_requests.sql"),
     include_str!("migrations/0015_fetches.sql"),
     include_str!("migrations/0016_overheads.sql"),
+    include_str!("migrations/0017_archives.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";

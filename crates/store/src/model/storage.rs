@@ -1,10 +1,10 @@
 //! The rows of what folders hold: written once, and verified at every read.
 
-use gangline_base::Timestamp;
+use gangline_base::{JobId, Timestamp};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use super::store::{from_sql, to_sql};
-use crate::codec::{Noted, Recorded, StorageMeasured, decode_entry};
+use crate::codec::{Noted, Recorded, StorageClassV1, StorageMeasured, decode_entry};
 use crate::db::{check_row, damaged, row_sum};
 
 /// The columns in the table's order.
@@ -16,9 +16,11 @@ pub(crate) fn write_storage(
     at: Timestamp,
     measured: &StorageMeasured,
 ) -> rusqlite::Result<()> {
-    let sql = format!("INSERT OR REPLACE INTO storage ({COLUMNS}) VALUES (?1, ?2, ?3, ?4)");
+    let sql = format!("INSERT OR REPLACE INTO storage ({COLUMNS}, archived_by) VALUES (?1, ?2, ?3, ?4, ?5)");
+    let is_archive = measured.class == StorageClassV1::Archives;
+    let archived_by = measured.owner.as_ref().filter(|_| is_archive).map(|owner| to_sql(owner.job.0));
     let (entry, time) = (measured.encode(), at.unix_nanos().to_le_bytes());
-    let columns = params![measured.folder, to_sql(at.unix_nanos()), entry, row_sum(&[&time, &entry])];
+    let columns = params![measured.folder, to_sql(at.unix_nanos()), entry, row_sum(&[&time, &entry]), archived_by];
     transaction.prepare_cached(&sql)?.execute(columns).map(drop)
 }
 
@@ -68,6 +70,22 @@ pub(crate) fn read_storage_in(
 ) -> rusqlite::Result<Vec<(Timestamp, StorageMeasured)>> {
     let sql = format!("SELECT {COLUMNS} FROM storage WHERE folder = ?1 ORDER BY from_unix_nanos");
     transaction.prepare_cached(&sql)?.query_map([folder], read)?.collect()
+}
+
+/// Returns the addresses of the archives that were ever charged to a job.
+pub(crate) fn read_archives_of(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT DISTINCT folder FROM storage WHERE archived_by = ?1 ORDER BY folder";
+    transaction.prepare_cached(sql)?.query_map([to_sql(job.0)], |row| row.get(0))?.collect()
+}
+
+/// Returns the last measurement of each archive.
+pub(crate) fn read_archives(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<(Timestamp, StorageMeasured)>> {
+    let sql = "SELECT DISTINCT folder FROM storage WHERE archived_by IS NOT NULL";
+    let last = format!("SELECT {COLUMNS} FROM storage WHERE folder = ?1 ORDER BY from_unix_nanos DESC LIMIT 1");
+    let mut names = transaction.prepare_cached(sql)?;
+    let names: Vec<String> = names.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let mut last = transaction.prepare_cached(&last)?;
+    names.iter().map(|name| last.query_row([name], read)).collect()
 }
 
 pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(Timestamp, StorageMeasured)> {

@@ -62,6 +62,18 @@ pub trait Queries {
     /// Returns all measurements of one folder, by time.
     fn storage_in(&self, folder: &str) -> Result<Vec<(Timestamp, StorageMeasured)>, Error>;
 
+    /// Returns the last measurement of each archive of checkpoints.
+    ///
+    /// # Errors
+    /// As [`Queries::job`].
+    fn archives(&self) -> Result<Vec<(Timestamp, StorageMeasured)>, Error>;
+
+    /// Returns the addresses of the archives that were ever charged to a job.
+    ///
+    /// # Errors
+    /// As [`Queries::job`].
+    fn archives_of(&self, job: JobId) -> Result<Vec<String>, Error>;
+
     /// Passes what attempts asked of object storage in a period, at least in part, to `each`, by their ends.
     ///
     /// # Errors

@@ -55,6 +55,7 @@ fn priced(world: &mut World) {
         address: "s3://bucket".to_owned(),
         per_thousand: dollar("0.4"),
         per_thousand_lists: dollar("5"),
+        per_thousand_writes: None,
         per_unit: dollar("0.09"),
         per_unit_across: dollar("0.2"),
         unit: Bytes(1_000),

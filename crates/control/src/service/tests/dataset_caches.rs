@@ -54,8 +54,8 @@ fn a_job_goes_to_the_node_whose_cache_holds_most_of_its_data_also_after_a_restar
 }
 
 fn reads_of_c4(get: u64, list: u64, bytes: u64) -> api::DatasetReads {
-    let (dataset, head, failed) = (C4.to_owned(), 0, 0);
-    api::DatasetReads { dataset, get, head, list, failed, bytes, in_region_bytes: 0, cross_region_bytes: 0 }
+    let (dataset, head, put, failed) = (C4.to_owned(), 0, 0, 0);
+    api::DatasetReads { dataset, get, head, list, put, failed, bytes, in_region_bytes: 0, cross_region_bytes: 0 }
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_jobs_record_has_what_all_its_attempts_asked_for() {
         world.pass(Duration::from_secs(60));
         let now = world.now;
         let mut supervisor = Supervisor::new(&world.launch()[0], now);
-        let reads = DatasetReads { get: 3 * attempt, head: 1, list: 1, failed: attempt, bytes: 100 };
+        let reads = DatasetReads { get: 3 * attempt, head: 1, list: 1, put: 0, failed: attempt, bytes: 100 };
         supervisor.report.dataset_reads = [(C4.to_owned(), reads)].into();
         supervisor.runs(now).tell(&mut world);
         supervisor.tell(&mut world);
@@ -91,7 +91,7 @@ fn what_was_fetched_for_a_job_that_waited_is_in_its_record_once() {
         job: job.0,
         from,
         to: from + 7,
-        reads: DatasetReads { get: 5, head: 0, list: 1, failed: 0, bytes: 100 },
+        reads: DatasetReads { get: 5, head: 0, list: 1, put: 0, failed: 0, bytes: 100 },
     };
     // The second one is of a clock that is an hour ahead.
     let ahead = from + 3_600_000_000_000;

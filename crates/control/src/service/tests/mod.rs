@@ -2,6 +2,7 @@
 //! clock that moves only when told. Turns are taken by hand, so that nothing depends on threads.
 
 mod allocations;
+mod archives;
 mod asked;
 mod bills;
 mod dataset_caches;

@@ -68,6 +68,7 @@ impl Supervisor {
             silence: None,
             cache: None,
             dataset_reads: std::collections::BTreeMap::new(),
+            archives: std::collections::BTreeMap::new(),
             samples: Vec::new(),
             samples_from: 0,
         };
@@ -118,7 +119,7 @@ impl Supervisor {
     /// Has asked for so many ranges of a dataset, of which the node's cache holds as many bytes.
     pub(super) fn read(&mut self, get: u64) -> &mut Self {
         let (dataset, here_bytes) = ("s3://bucket/c4".to_owned(), get);
-        let reads = DatasetReads { get, head: 1, list: 1, failed: 0, bytes: here_bytes };
+        let reads = DatasetReads { get, head: 1, list: 1, put: 0, failed: 0, bytes: here_bytes };
         self.report.dataset_reads = [(dataset.clone(), reads)].into();
         let datasets = vec![CachedDataset { dataset, here_bytes, bytes: 1 << 30 }];
         self.report.cache = Some(CacheReport { folder: "/cache".to_owned(), datasets });

@@ -56,7 +56,7 @@ impl Views {
         Ok(())
     }
 
-    /// Adds what a job's checkpoints took until `now` to the bill of its attempts, as a group of no attempt.
+    /// Adds what a job's checkpoints took until `now`, its archives included, to the bill of its attempts, as a group of no attempt.
     pub(super) fn keep_checkpoints(
         &self,
         record: &JobRecord,
@@ -64,16 +64,19 @@ impl Views {
         now: Timestamp,
     ) -> Result<(), db::Error> {
         let folder = checkpoint_folder(&self.folder, record.id, record.checkpoint_path.as_deref());
-        let mut stretches = Stretches::default();
+        let archives = self.reader.archives_of(record.id)?;
         let mut each = |measured: &StorageMeasured, time| {
             if measured.owner.as_ref().is_some_and(|owner| owner.job == record.id) {
                 biller.keep(None, time, &measured.stored());
             }
         };
-        for found in self.reader.storage_in(&Path::to_string_lossy(&folder))? {
-            stretches.take(Some(found), now, &mut each);
+        for folder in archives.into_iter().chain([Path::to_string_lossy(&folder).into_owned()]) {
+            let mut stretches = Stretches::default();
+            for found in self.reader.storage_in(&folder)? {
+                stretches.take(Some(found), now, &mut each);
+            }
+            stretches.take(None, now, &mut each);
         }
-        stretches.take(None, now, &mut each);
         Ok(())
     }
 }

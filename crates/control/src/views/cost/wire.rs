@@ -171,8 +171,11 @@ fn unit_price(rate: &Rate, line: &str) -> Option<CostUnitPrice> {
             (rate.per_unit_across?, name_of(rate.unit).to_owned())
         }
         Rate::Requests(rate) => {
-            let is_list = line == Line::Lists.name();
-            let price = if is_list { rate.per_thousand_lists } else { rate.per_thousand };
+            let price = match line {
+                line if line == Line::Lists.name() => rate.per_thousand_lists,
+                line if line == Line::Writes.name() => rate.per_thousand_writes,
+                _ => rate.per_thousand,
+            };
             (price?, "1000 Requests".to_owned())
         }
     };

@@ -1,9 +1,13 @@
 //! What is pushed comes back bit for bit, and takes less room.
 
+use std::collections::BTreeMap;
+
+use gangline_base::Timestamp;
+
 use super::{Place, Shelved, contents, state, tensor, weights};
-use crate::archive::Error;
 use crate::archive::vault::Vault;
-use crate::{Bytes, DataType, Step, Store};
+use crate::archive::{Archive, Error, Options};
+use crate::{Bytes, DataType, Rule, Step, Store};
 
 #[test]
 fn what_is_pushed_comes_back_bit_for_bit() {
@@ -22,6 +26,30 @@ fn what_is_pushed_comes_back_bit_for_bit() {
         assert!(report.is_good());
         assert_eq!(report.tensors_good, listed.catalog.unwrap().tensors);
     }
+}
+
+/// A job's archives are in its bills by these notes.
+#[test]
+fn what_an_archive_holds_is_noted_after_each_change() {
+    let place = Place::new();
+    let notes = place.folder.path().join("notes");
+    let settings = BTreeMap::from([("GANGLINE_DATA_READS".to_owned(), notes.to_str().unwrap().to_owned())]);
+    let address = place.folder.path().join("archive");
+    let archive = Archive::open(address.to_str().unwrap(), &Options { s3: settings, ..Options::default() }).unwrap();
+    let held = || -> u64 {
+        let files = ["packs", "catalogs"].map(|kind| std::fs::read_dir(address.join(kind)).unwrap());
+        files.into_iter().flatten().map(|file| file.unwrap().metadata().unwrap().len()).sum()
+    };
+    let noted = || gangline_objects::stored_in(&notes).remove(&format!("file://{}", address.display())).unwrap();
+    for step in 1..=3 {
+        place.save(step, &state(step));
+        archive.push(&place.store, Step(step)).unwrap();
+        assert_eq!(noted(), Bytes(held()), "step {step}");
+    }
+    let before = noted();
+    archive.prune(&[Rule::Last(1)], Timestamp::from_unix_nanos(u64::MAX / 2), false).unwrap();
+    assert_eq!(noted(), Bytes(held()));
+    assert!(noted() < before, "some of it is gone");
 }
 
 #[test]
