@@ -94,7 +94,7 @@ def test_a_job_goes_where_its_data_is_and_its_requests_are_the_servers(plane, se
     first = reader("first", "cache")
     (reads,) = first["dataset_reads"]
     nowhere = {"in_region_bytes": 0, "cross_region_bytes": 0}
-    expected = {"dataset": url, "list": 0, "failed": 0, **server.counted, **nowhere}
+    expected = {"dataset": url, "list": 0, "put": 0, "failed": 0, **server.counted, **nowhere}
     assert reads == expected, "two ranks fetch it once, and look at it once"
     # Three ranges, and the object's beginning, which says what it is.
     assert (reads["get"], reads["head"], reads["bytes"] - BYTES) == (4, 1, 16384)
@@ -129,5 +129,5 @@ def test_a_job_goes_where_its_data_is_and_its_requests_are_the_servers(plane, se
     before = collections.Counter(server.counted)
     silent = f'recovery: {{max_faults: 0}}\nenvs: {{GANGLINE_DATA_CACHE: "{tmp_path / "elsewhere"}"}}\n'
     killed = plane.ended(plane.submit("silent", f"{silent}run: python {tmp_path / 'silent.py'} {url}\n"))
-    asked = {"dataset": url, "list": 0, "failed": 0, **(server.counted - before), **nowhere}
+    asked = {"dataset": url, "list": 0, "put": 0, "failed": 0, **(server.counted - before), **nowhere}
     assert (killed["state"], killed["dataset_reads"]) == ("failed", [asked])
