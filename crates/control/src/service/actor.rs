@@ -287,6 +287,7 @@ impl Actor {
         if let Some(closed) = &closed {
             batch.push_closed(now, closed);
             self.contacts.forget(id);
+            self.archives.forget(id);
             self.runtimes.forget(id);
         }
         let booked = record.follow_and_book(now, decision, &self.engine);

@@ -125,7 +125,7 @@ impl Actor {
         let (Some((node, index)), Some(name)) = (place, name) else { return said.stale() };
         let findings = self.new_findings((job, index), &report);
         let cache = report.cache.take();
-        let archives = std::mem::take(&mut report.archives);
+        let archives = (std::mem::take(&mut report.archives), matches!(report.state, NodeState::Ended { .. }));
         let mut reported = reported(report);
         for (address, reads) in &mut reported.report.dataset_reads {
             *reads = related(&self.options.billing.storage, &name, address, *reads);
@@ -138,14 +138,14 @@ impl Actor {
             self.rows.hold_back((job, attempt.0, index), new.first);
         }
         self.rows.jobs.insert(job);
-        let within = self.contacts.hear(job, name, now, &self.options.timing);
+        let within = self.contacts.hear(job, name.clone(), now, &self.options.timing);
         if let Some(checkpoint) = said.checkpoint {
             let event = Event::CheckpointCommitted { job, attempt, step: Step(checkpoint.step) };
             self.commit_checkpoint(now, job, event, batch);
         }
         self.take_findings(now, (job, node), &findings, batch);
         self.take_cache(now, node, cache, batch);
-        self.take_archives(now, job, archives, batch);
+        self.take_archives(now, (job, name), archives, batch);
         self.follow_share(now, (job, attempt, node), &said.state, batch);
         self.take_notice(now, (job, node), said.notice.as_ref(), batch);
         Orders { report_within_ms: u64::try_from(within.as_millis()).ok(), ..self.orders((job, attempt, index), &said) }

@@ -343,7 +343,7 @@ impl Actor {
             warn!(%refusal, "time could not pass at the start");
         }
         self.recall_capacities(now)?;
-        self.recall_archives()?;
+        self.recall_archives(now, &mut batch)?;
         self.note_capacities(now, &mut batch);
         self.finish(now, batch);
         self.journal.own_folder()?;

@@ -7,6 +7,7 @@ use gangline_api as api;
 use gangline_base::{Bytes, JobId, Timestamp};
 use gangline_execution::protocol::{DatasetReads, Outcome};
 use gangline_specs::config::Config;
+use gangline_store::ports::Queries as _;
 use gangline_store::rebuild::rebuild;
 
 use super::{Supervisor, World, spec};
@@ -87,6 +88,50 @@ fn an_archive_costs_the_last_job_that_pushed_to_it_and_goes_on_after_its_end() {
         let cost = views.job_cost(job, now).expect("readable").expect("it is there");
         assert_eq!(archived(&cost.total), expected, "the job's own bill has the same");
     }
+}
+
+#[test]
+fn a_price_counts_from_the_start_that_brings_it_and_two_nodes_that_push_do_not_flood_the_journal() {
+    let mut world = World::new(&[("n1", 1), ("n2", 1)]);
+    priced(&mut world);
+    let job = world.submit(spec("pushes", 2, 1));
+    let now = world.now;
+    let mut gang: Vec<Supervisor> = world.launch().iter().map(|spec| Supervisor::new(spec, now)).collect();
+    for (supervisor, bytes) in gang.iter_mut().zip([GIB, 2 * GIB]) {
+        supervisor.report.archives = [(ARCHIVE.to_owned(), Bytes(bytes))].into();
+        supervisor.runs(now).tell(&mut world);
+    }
+    let noted = |world: &mut World| {
+        let found = world.actor().journal.reader().storage_in(ARCHIVE).expect("readable");
+        found.into_iter().map(|(_, measured)| (measured.bytes.0 / GIB, measured.price.is_some())).collect::<Vec<_>>()
+    };
+    for _ in 0..30 {
+        world.pass(Duration::from_secs(1));
+        for supervisor in &mut gang {
+            supervisor.tell(&mut world);
+        }
+    }
+    assert_eq!(noted(&mut world), [(2, true)], "what a node said once is no news any more");
+    for bytes in 3..6 {
+        gang[0].report.archives = [(ARCHIVE.to_owned(), Bytes(bytes * GIB))].into();
+        gang[0].tell(&mut world);
+    }
+    assert_eq!(noted(&mut world), [(2, true), (3, true)], "the rest has to wait");
+    world.pass(Duration::from_secs(10));
+    let now = world.now;
+    gang[0].tell(&mut world);
+    gang[0].report.archives = [(ARCHIVE.to_owned(), Bytes(6 * GIB))].into();
+    for supervisor in &mut gang {
+        supervisor.ends(now, Outcome::Succeeded).tell(&mut world);
+    }
+    assert_eq!(noted(&mut world), [(2, true), (3, true), (6, true)], "what an attempt says last is noted at once");
+    assert!(world.show(job).state.is_final());
+    world.pass(HOUR);
+    world.crash_and_restart();
+    assert_eq!(noted(&mut world), [(2, true), (3, true), (6, true), (6, false)], "this start brings no prices");
+    world.pass(HOUR);
+    world.crash_and_restart();
+    assert_eq!(noted(&mut world).len(), 4, "nor does the next one, and nothing has changed");
 }
 
 #[test]
