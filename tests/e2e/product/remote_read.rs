@@ -8,6 +8,10 @@ use crate::fixtures::metrics_server::{MetricsServer, PASSWORD, USER};
 use crate::fixtures::product::{Product, training};
 use crate::fixtures::wait_for;
 
+/// A rule that every node breaks whose memory is known.
+const RULE: &str = "every = '200ms'\n[[rule]]\nname = 'memory'\nmetric = 'host.memory_bytes'\nabove = 1\n\
+    severity = 'warning'\nsummary = '{subject} has memory'\nhint = 'none'\n";
+
 /// A metric of the control plane itself.
 fn own(product: &Product, name: &str) -> Option<f64> {
     let token = std::fs::read_to_string(product.data().join("token")).expect("a token");
@@ -48,6 +52,14 @@ fn train(product: &Product, folder: &str) -> String {
     id
 }
 
+/// Nobody reads the node's memory any more: only the server has the readings of the last minutes.
+fn await_alert(product: &Product) {
+    wait_for("the rule about nodes to be broken", || {
+        let alerts = product.json(&["alerts"]).to_string();
+        (alerts.contains("node a has memory") && alerts.contains("firing")).then_some(())
+    });
+}
+
 fn check(start: fn(&std::path::Path) -> Option<MetricsServer>) {
     let mut product = Product::down(&["a=cpu:1"]);
     let Some(mut server) = start(&product.path("server")) else { return };
@@ -83,6 +95,8 @@ fn check(start: fn(&std::path::Path) -> Option<MetricsServer>) {
     std::fs::remove_dir_all(product.data().join("series")).expect("the store's folder");
     let read = format!("{sent}[remote_read]\nurl = '{}'\n{access}", server.url(""));
     std::fs::write(&config, read).expect("it is writable");
+    std::fs::write(product.data().join("alerts.toml"), RULE).expect("it is writable");
+    product.change("--agent-every", "0");
     product.start();
     assert_eq!(own(&product, "gangline_remote_read_failing"), Some(0.0));
     let there = curve(&product, &id, &["--points", "1000"]).expect("the server has it");
@@ -102,6 +116,7 @@ fn check(start: fn(&std::path::Path) -> Option<MetricsServer>) {
     assert_eq!(some.iter().map(|one| point(one).1).collect::<Vec<u64>>(), wanted);
     let of_node = product.json(&["series", "--node", "a", "--metric", "host.memory_bytes"]);
     assert!(of_node["curves"][0]["points"].as_array().is_some_and(|points| points.len() >= 2), "{of_node}");
+    await_alert(&product);
 
     // While the server is away, the store has what came since the start.
     server.kill();

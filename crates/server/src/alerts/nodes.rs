@@ -61,17 +61,17 @@ pub(super) fn read(
     if metrics.is_empty() {
         return Ok(readings);
     }
-    for node in nodes.iter().take(NODES_MAX) {
-        let query = series::Query {
-            metrics: metrics.iter().cloned().collect(),
-            with_parts: true,
-            times: (Some(now - RECENT), Some(now)),
-            resolution: Some(Resolution::Point),
-            ..series::Query::all(Scope::Node(node.clone()), POINTS, CURVES_MAX)
-        };
-        for curve in series.query(&query)?.curves {
-            readings.extend(of_curve(node, &curve, holders, now));
-        }
+    let nodes = &nodes[..nodes.len().min(NODES_MAX)];
+    let Some(first) = nodes.first() else { return Ok(readings) };
+    let query = series::Query {
+        metrics: metrics.iter().cloned().collect(),
+        with_parts: true,
+        times: (Some(now - RECENT), Some(now)),
+        resolution: Some(Resolution::Point),
+        ..series::Query::all(Scope::Node(first.clone()), POINTS, CURVES_MAX)
+    };
+    for (node, answer) in series.query_nodes(nodes, &query)? {
+        readings.extend(answer.curves.iter().flat_map(|curve| of_curve(&node, curve, holders, now)));
     }
     Ok(readings)
 }

@@ -14,7 +14,7 @@ mod selector;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use gangline_base::Timestamp;
+use gangline_base::{NodeName, Timestamp};
 use gangline_telemetry::series::{Answer, Bucket, Curve, Elsewhere, Query, Resolution, Scope, Series, Source, fit};
 
 use crate::export::{Label, REPORTED_STEP, Receiver};
@@ -98,6 +98,26 @@ impl RemoteRead {
         }
         let span = self.narrowed(query, &selector, span)?;
         self.stretches(query, &selector, span)
+    }
+
+    /// Every point of some nodes in the query's time, which has a beginning.
+    fn ask_nodes(&self, nodes: &[NodeName], query: &Query) -> Result<BTreeMap<NodeName, Answer>, String> {
+        let to = ms(query.times.1.unwrap_or_else(self.clock).min((self.clock)()));
+        let span = Span { from: query.times.0.map_or(to - HORIZON_MS, ms), to };
+        if span.length() < 0 {
+            return Ok(BTreeMap::new());
+        }
+        let selector = Selector::of_nodes(nodes, query, &self.site);
+        let mut found: BTreeMap<NodeName, BTreeMap<Series, Vec<Bucket>>> = BTreeMap::new();
+        for (labels, points) in self.client.matrix(&selector.within(span.length()), span.to)? {
+            let Some(node) = labels.get("node").and_then(|name| NodeName::new(name).ok()) else { continue };
+            let series = answer::series(&Scope::Node(node.clone()), &labels).filter(|series| is_wanted(query, series));
+            let Some(series) = series else { continue };
+            let points = points.into_iter().filter(|(at, _)| *at >= span.from);
+            let buckets = points.map(|(at, value)| answer::point(at, None, value)).collect();
+            found.entry(node).or_default().insert(series, buckets);
+        }
+        Ok(found.into_iter().map(|(node, curves)| (node, limited(query, curves.into_iter()))).collect())
     }
 
     /// Every point, and its step if one was sent with it.
@@ -207,7 +227,21 @@ impl RemoteRead {
 
 impl Elsewhere for RemoteRead {
     fn query(&self, query: &Query) -> Option<Answer> {
-        let asked = self.ask(query);
+        self.told(self.ask(query))
+    }
+
+    fn query_nodes(&self, nodes: &[NodeName], query: &Query) -> Option<BTreeMap<NodeName, Answer>> {
+        self.told(self.ask_nodes(nodes, query))
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl RemoteRead {
+    /// Notes whether a question was answered, and says so if that has changed.
+    fn told<T>(&self, asked: Result<T, String>) -> Option<T> {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         let url = self.client.url();
         match (&asked, &*failure) {
@@ -219,10 +253,6 @@ impl Elsewhere for RemoteRead {
         }
         *failure = asked.as_ref().err().cloned();
         asked.ok()
-    }
-
-    fn failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

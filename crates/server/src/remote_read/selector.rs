@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Write as _};
 
+use gangline_base::NodeName;
 use gangline_telemetry::series::{Query, Scope};
 
 use super::client::LAG_MS;
@@ -14,7 +15,11 @@ pub(super) struct Selector(Vec<String>);
 impl Selector {
     /// The series that a question is about, and those of steps.
     pub(super) fn of(query: &Query, site: &[Label]) -> Selector {
-        let mut selector = Selector::of_source(query, site);
+        Selector::of_source(query, site).of_metrics(query)
+    }
+
+    fn of_metrics(self, query: &Query) -> Selector {
+        let mut selector = self;
         if query.metrics.is_empty() {
             selector.0.push(format!("{METRIC}!=\"\""));
         } else {
@@ -26,6 +31,14 @@ impl Selector {
         selector
     }
 
+    /// The series of some nodes that a question is about, whatever its scope is.
+    pub(super) fn of_nodes(nodes: &[NodeName], query: &Query, site: &[Label]) -> Selector {
+        let names: Vec<String> = nodes.iter().map(|node| escaped(node.as_str())).collect();
+        let mut selector = Selector::at(site);
+        selector.0.extend([is("job_id", ""), format!("node=~{}", quoted(&names.join("|")))]);
+        selector.of_metrics(query)
+    }
+
     /// The series of the steps that the question's sources reported.
     pub(super) fn of_steps(query: &Query, site: &[Label]) -> Selector {
         let mut selector = Selector::of_source(query, site);
@@ -34,8 +47,7 @@ impl Selector {
     }
 
     fn of_source(query: &Query, site: &[Label]) -> Selector {
-        let is = |name: &str, value: &str| format!("{name}={}", quoted(value));
-        let mut matchers: Vec<String> = site.iter().map(|(name, value)| is(name, value)).collect();
+        let Selector(mut matchers) = Selector::at(site);
         match &query.scope {
             Scope::Job(job) => matchers.push(is("job_id", &job.to_string())),
             Scope::Node(node) => matchers.extend([is("job_id", ""), is("node", node.as_str())]),
@@ -45,6 +57,10 @@ impl Selector {
         matchers.extend(query.rank.map(|rank| is("rank", &rank.to_string())));
         matchers.extend(query.device.map(|device| is("gpu", &device.to_string())));
         Selector(matchers)
+    }
+
+    fn at(site: &[Label]) -> Selector {
+        Selector(site.iter().map(|(name, value)| is(name, value)).collect())
     }
 
     /// All samples of the last so many milliseconds. The range is a millisecond longer, since some servers leave out its beginning.
@@ -67,6 +83,11 @@ impl Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{{}}}", self.0.join(","))
     }
+}
+
+/// Returns the matcher of a label.
+fn is(name: &str, value: &str) -> String {
+    format!("{name}={}", quoted(value))
 }
 
 /// Returns a text as a literal of the language.
@@ -99,7 +120,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gangline_base::{AttemptNumber, JobId, NodeName};
+    use gangline_base::{AttemptNumber, JobId};
 
     use super::*;
 
@@ -122,6 +143,11 @@ mod tests {
         assert_eq!(
             Selector::of(&all, &[]).over("max_over_time", 5),
             r#"max_over_time({job_id="",node="n1",gpu="1",metric!=""}[5ms])"#
+        );
+        let nodes = ["n1", "n2.rack"].map(|name| NodeName::new(name).expect("a name"));
+        assert_eq!(
+            Selector::of_nodes(&nodes, &all, &site).to_string(),
+            r#"{cluster="a\"b",job_id="",node=~"n1|n2\\.rack",metric!=""}"#
         );
         let metrics = vec!["host.disk_busy_ratio".to_owned()];
         let parts = Query { metrics, with_parts: true, ..Query::all(Scope::Node(node), 10, 10) };

@@ -3,17 +3,18 @@
 //! One thread takes batches in, many with one sync, and writes segments; the other merges them. Queries run on the thread
 //! that asks. If the folder can't be opened the handle is closed and says why; nothing else is harmed.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use gangline_base::Timestamp;
+use gangline_base::{NodeName, Timestamp};
 
 use super::error::Error;
 use super::head::Limits;
-use super::key::Batch;
+use super::key::{Batch, Scope};
 use super::merge::Keep;
 use super::query::{Answer, Query};
 use super::store::{Damage, Shared, Store};
@@ -22,6 +23,8 @@ use super::store::{Damage, Shared, Store};
 const WAITING_MAX: usize = 4_096;
 /// Batches that share one sync.
 const BATCHES_PER_SYNC: usize = 1_024;
+/// Nodes that a server is asked about at once: with 80 curves each and a reading every five seconds, its answer has some 10 MB.
+const NODES_PER_QUESTION: usize = 50;
 /// Age of the oldest point in the head at which a segment is written.
 const FLUSH_AFTER: Duration = Duration::from_secs(10 * 60);
 /// Time before a segment that couldn't be written is tried again.
@@ -88,6 +91,9 @@ struct Told {
 pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// Answers a query; none if it can't.
     fn query(&self, query: &Query) -> Option<Answer>;
+    /// Answers a query about each of some nodes, whatever its scope is: what is wanted of all of them is every point of a short time. None
+    /// if it can't.
+    fn query_nodes(&self, nodes: &[NodeName], query: &Query) -> Option<BTreeMap<NodeName, Answer>>;
     /// Returns why the last query had no answer, if it hadn't.
     fn failure(&self) -> Option<String>;
 }
@@ -201,10 +207,33 @@ impl Handle {
         if let Some(answer) = answer.filter(|answer| !answer.curves.is_empty()) {
             return Ok(answer);
         }
+        self.query_store(query)
+    }
+
+    fn query_store(&self, query: &Query) -> Result<Answer, Error> {
         match &self.way {
             Way::Open { shared, .. } => shared.query(query),
             Way::Closed { cause } => Err(Error::Closed { cause: cause.clone() }),
         }
+    }
+
+    /// Answers a query about each of some nodes, as [`Handle::query`] does for one, with one question for many of them where a server is
+    /// asked. The query wants every point of a short time; its scope doesn't count.
+    ///
+    /// # Errors
+    /// As [`Handle::query`].
+    pub fn query_nodes(&self, nodes: &[NodeName], query: &Query) -> Result<Vec<(NodeName, Answer)>, Error> {
+        let mut answers = Vec::with_capacity(nodes.len());
+        for some in nodes.chunks(NODES_PER_QUESTION) {
+            let elsewhere = self.elsewhere.as_ref().and_then(|elsewhere| elsewhere.query_nodes(some, query));
+            let mut found = elsewhere.unwrap_or_default();
+            for node in some {
+                let known = found.remove(node).filter(|answer| !answer.curves.is_empty());
+                let own = || self.query_store(&Query { scope: Scope::Node(node.clone()), ..query.clone() });
+                answers.push((node.clone(), known.map_or_else(own, Ok)?));
+            }
+        }
+        Ok(answers)
     }
 
     /// Writes what is in memory as a segment, without waiting for its size or age.

@@ -4,6 +4,7 @@ mod copies;
 mod crash;
 mod disk;
 mod limits;
+mod nodes;
 mod oracle;
 mod ranges;
 
