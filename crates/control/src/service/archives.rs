@@ -21,8 +21,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub(super) struct Archives {
     /// What is noted of each, by its address.
     noted: BTreeMap<String, StorageMeasured>,
-    /// What each node of a job said last that was taken in, and when. Two nodes may push to one archive, and only what is new of one
-    /// of them is news.
+    /// The sizes that each node of a job reported last and that were taken in, and when. Two nodes may push to one archive, so a size
+    /// is noted only if the node's own last report had another one.
     told: BTreeMap<(JobId, NodeName), (Timestamp, BTreeMap<String, Bytes>)>,
 }
 

@@ -30,7 +30,7 @@ fn priced(world: &mut World) {
     world.actor().options.billing = Config::parse(BILLING).expect("a sound file").billing;
 }
 
-/// Runs a job for an hour, which pushes as much as soon as it runs.
+/// Runs a job for an hour; its archive holds so many bytes from the job's start on.
 fn push(world: &mut World, archive: &str, bytes: u64) -> JobId {
     let job = world.submit(spec("pushes", 1, 1));
     let launched = world.launch().remove(0);
