@@ -2,16 +2,14 @@
 
 use gangline_accounting::bill::{Biller, Period};
 use gangline_base::Timestamp;
-use gangline_store::codec::{IncidentMet, IncidentOf, StorageOwner};
+use gangline_store::codec::{IncidentMet, IncidentOf};
 use gangline_store::db;
 use gangline_store::ports::Queries as _;
 
 use super::super::Views;
 use super::wire::{Jobs, Whose};
-use super::{By, Key, Rate, RowKey};
+use super::{By, Key, PLATFORM, Rate, RowKey};
 
-/// The group of what all jobs share.
-const PLATFORM: &str = "(platform)";
 /// The group of people's time in reports whose groups it isn't in.
 const PEOPLE: &str = "(people)";
 
@@ -41,12 +39,8 @@ pub(super) fn group_of(met: &IncidentMet, by: By) -> Key {
 
 /// Adds an incident to the rows of an export.
 pub(super) fn add_row(met: &IncidentMet, at: Timestamp, biller: &mut Biller<RowKey>, jobs: &mut Jobs) {
-    if let Some(StorageOwner { job, name, user, queue }) = &met.owner {
-        jobs.entry(*job).or_insert_with(|| Whose {
-            queue: queue.clone(),
-            name_and_user: Some((name.clone(), user.clone())),
-            is_running: false,
-        });
+    if let Some(owner) = &met.owner {
+        jobs.entry(owner.job).or_insert_with(|| Whose::of(owner));
     }
     let job = met.owner.as_ref().map(|owner| owner.job);
     let key = RowKey { resource: met.subject.name(), job, rate: Rate::Unit(met.per_hour) };

@@ -29,6 +29,9 @@ const HOUR: u64 = 3_600_000_000_000;
 /// capacity wasn't recorded yet.
 const UNKNOWN: &str = "(unknown)";
 
+/// The group of what all jobs share: its data, and the time of people for faults of nodes.
+const PLATFORM: &str = "(platform)";
+
 /// What the groups of a report are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {

@@ -4,18 +4,16 @@ use std::path::Path;
 
 use gangline_accounting::bill::{Biller, Period};
 use gangline_base::Timestamp;
-use gangline_store::codec::{StorageMeasured, StorageOwner};
+use gangline_store::codec::StorageMeasured;
 use gangline_store::db;
 use gangline_store::model::JobRecord;
 use gangline_store::ports::Queries as _;
 
 use super::super::Views;
 use super::wire::{Jobs, Whose};
-use super::{By, Key, Rate, RowKey};
+use super::{By, Key, PLATFORM, Rate, RowKey};
 use crate::folders::checkpoint_folder;
 
-/// The group of what all jobs share.
-const PLATFORM: &str = "(platform)";
 /// The group of stored data in reports whose groups it isn't in.
 const STORAGE: &str = "(storage)";
 
@@ -101,12 +99,8 @@ pub(super) fn add_row(
     jobs: &mut Jobs,
 ) {
     let stored = measured.stored();
-    if let Some(StorageOwner { job, name, user, queue }) = &measured.owner {
-        jobs.entry(*job).or_insert_with(|| Whose {
-            queue: queue.clone(),
-            name_and_user: Some((name.clone(), user.clone())),
-            is_running: false,
-        });
+    if let Some(owner) = &measured.owner {
+        jobs.entry(owner.job).or_insert_with(|| Whose::of(owner));
     }
     let job = measured.owner.as_ref().map(|owner| owner.job);
     biller.keep(RowKey { resource: measured.folder.clone(), job, rate: Rate::Storage(stored.price) }, time, &stored);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gangline_accounting::bill::{Amount, Bill, Group, Line, StorageRate, Unit};
 use gangline_api::{CostGroup, CostLine, CostReport, CostUnitPrice, CostUsage, CostUsageRow, Time};
 use gangline_base::{Bucket, Bytes, JobId, Money};
+use gangline_store::codec::StorageOwner;
 
 use super::{By, Key, Rate, RowKey};
 
@@ -120,6 +121,13 @@ pub(super) struct Whose {
     /// Its name and its user, unless its record is lost.
     pub(super) name_and_user: Option<(String, String)>,
     pub(super) is_running: bool,
+}
+
+impl Whose {
+    /// Returns whose the data or the incidents of a job are, which isn't known to run.
+    pub(super) fn of(StorageOwner { job: _, name, user, queue }: &StorageOwner) -> Whose {
+        Whose { queue: queue.clone(), name_and_user: Some((name.clone(), user.clone())), is_running: false }
+    }
 }
 
 /// Whose the rows of an export are.
