@@ -73,8 +73,8 @@ const DATASETS: &str = "datasets";
 const QUARANTINE: &str = "quarantine";
 /// The folder of what a job's ranks saw of a dataset's objects.
 const LOOKS: &str = "looks";
-/// The folder of files that are locked for ranges.
-const LOCKS: &str = "locks";
+/// The file of which a byte is locked for each range that is fetched, and for whatever else one program at a time makes.
+const PARTS_LOCK: &str = "parts.lock";
 /// The folder in which queues' quotas are noted.
 const QUEUES: &str = "queues";
 /// The folder in which programs say what they use next.
@@ -150,7 +150,7 @@ impl Cache {
     /// # Errors
     /// When they can't be made, or the quota can't be read.
     pub fn open(options: CacheOptions) -> Result<Cache, Error> {
-        for name in [OBJECTS, SETS, DATASETS, QUARANTINE, LOOKS, LOCKS, USES, QUEUES] {
+        for name in [OBJECTS, SETS, DATASETS, QUARANTINE, LOOKS, USES, QUEUES] {
             let folder = options.root.join(name);
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("make", &folder))?;
         }
