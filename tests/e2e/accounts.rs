@@ -122,3 +122,34 @@ fn limits_of_qos_and_accounts_are_kept_and_what_is_longer_is_refused() {
     let refused = on.product.start_refused();
     assert!(refused.code != 0 && refused.stderr.contains("Invalid account"), "{}", refused.stderr);
 }
+
+/// A gang that alone needs more than an account, a QOS or the partition allows would wait for ever: it is refused with the figure and
+/// whose it is. Limits of the accounts above the user's count too.
+#[test]
+fn a_gang_that_needs_more_than_is_allowed_is_refused_with_the_figure() {
+    if !has_accounts() {
+        return;
+    }
+    let mut on = OnSlurm::with_accounts(2);
+    let change = |words: &[&str]| drop(on.slurm("sacctmgr", &[&["--immediate"][..], words].concat()));
+    change(&["add", "account", "dept"]);
+    change(&["modify", "account", "lab", "set", "parent=dept"]);
+    change(&["modify", "account", "dept", "set", "grptres=gres/gpu=3"]);
+    change(&["modify", "qos", "normal", "set", "maxtres=node=1"]);
+    on.product.start();
+    on.wait_node("n1", "ready");
+    let gang = |nodes: u32, gpus: u32| {
+        format!("name: g\nnum_nodes: {nodes}\nresources: {{accelerators: \"H100:{gpus}\"}}\nrun: exit 0\n")
+    };
+    let refused = |nodes: u32, gpus: u32, why: &str| {
+        let file = on.product.job_file("large.yaml", &gang(nodes, gpus));
+        for options in [&["submit", &file][..], &["submit", "--dry-run", &file]] {
+            let ran = on.product.run(options);
+            assert!(ran.code != 0 && ran.stderr.contains("G0338") && ran.stderr.contains(why), "{}", ran.stderr);
+        }
+    };
+    refused(1, 4, "the job needs 4 GPU(s), more than it may have: GrpTRES of Slurm's account dept is 3");
+    refused(2, 1, "the job needs 2 node(s), more than it may have: MaxTRES of Slurm's QOS normal is 1");
+    let id = on.product.submit(&gang(1, 3));
+    on.product.wait_state(&id, "succeeded");
+}

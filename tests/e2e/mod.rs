@@ -10,5 +10,6 @@ mod plan;
 mod pool;
 mod product;
 mod queue;
+mod refusals;
 mod slurm;
 mod supervisor;

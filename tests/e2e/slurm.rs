@@ -307,30 +307,6 @@ fn a_supervisor_killed_alone_is_a_fault_of_its_job_and_its_node_stays() {
 }
 
 #[test]
-fn a_gang_that_somebody_was_quicker_than_is_taken_back_and_shown_waiting() {
-    if !is_possible() {
-        return;
-    }
-    let mut on = OnSlurm::down(1);
-    let config = on.product.path("gangline.toml");
-    std::fs::write(&config, "[launcher]\nkind = 'slurm'\npending_seconds_max = 2\n").expect("it is writable");
-    on.product.option("--config", config.to_str().expect("text"));
-    on.product.start();
-    on.wait_node("n1", "ready");
-    // The control plane doesn't see it coming: it takes all CPUs, of which the job asks for none.
-    on.slurm("scontrol", &["update", "partitionname=main", "state=down"]);
-    let id = on.product.submit("name: one\nresources: {accelerators: \"H100:1\"}\nrun: \"true\"\n");
-    wait_for("the wait to be shown", || {
-        let shown = on.product.run(&["show", &id]).stdout;
-        (shown.contains("waits to be started") && shown.contains("PartitionDown")).then_some(())
-    });
-    wait_for("it to be taken back", || (attempts(&on.product.job(&id)) >= 2).then_some(()));
-    on.slurm("scontrol", &["update", "partitionname=main", "state=up"]);
-    let job = on.product.wait_state(&id, "succeeded");
-    assert_eq!(job["faults"].as_u64(), Some(0), "{job:#}");
-}
-
-#[test]
 fn what_slurm_does_not_have_is_refused_or_waited_for() {
     if !is_possible() {
         return;

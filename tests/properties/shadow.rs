@@ -225,6 +225,7 @@ impl Shadow {
                     }
                     RequeueReason::Asked | RequeueReason::Orphaned | RequeueReason::Terminated => job.requeues += 1,
                     RequeueReason::Unable
+                    | RequeueReason::Withdrawn
                     | RequeueReason::SharedBudgetSpent
                     | RequeueReason::Preempted { .. }
                     | RequeueReason::Resized { .. }

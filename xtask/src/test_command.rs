@@ -15,13 +15,14 @@ use crate::test_report::TestReport;
 /// The target of the end-to-end tests, in `tests/`.
 const END_TO_END: &str = "all";
 /// Those of them that need a Slurm.
-const ON_SLURM: [&str; 7] = [
+const ON_SLURM: [&str; 8] = [
     "e2e::accounts::",
     "e2e::agents::",
     "e2e::allocations::",
     "e2e::machines::",
     "e2e::pool::",
     "e2e::queue::",
+    "e2e::refusals::",
     "e2e::slurm::",
 ];
 

@@ -131,6 +131,8 @@ impl Engine {
             requeue(now, reason)
         } else if ends().any(|e| *e == ShareEnd::Unable) {
             requeue(now + UNABLE_PAUSE, RequeueReason::Unable)
+        } else if ends().any(|e| *e == ShareEnd::Withdrawn) {
+            requeue(now, RequeueReason::Withdrawn)
         } else if job.requeues >= self.limits.requeues_max {
             end(Fate::RequeuesExhausted { requeues: job.requeues })
         } else if ends().any(|e| *e == ShareEnd::Requeue) {

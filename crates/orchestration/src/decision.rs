@@ -192,6 +192,8 @@ pub enum RequeueReason {
     Terminated,
     /// It could not be started. This is the platform's fault and is not counted against the job.
     Unable,
+    /// The launcher's own system did not start it, and it was taken back. Not counted against the job.
+    Withdrawn,
     /// It was preempted for another job. Preemptions are counted apart from faults and have no limit, since
     /// the job did nothing wrong.
     Preempted {
@@ -229,6 +231,7 @@ impl fmt::Display for RequeueReason {
                 f.write_str("its supervisors were told to end (SIGTERM), not by this control plane")
             }
             RequeueReason::Unable => f.write_str("it could not be started, through no fault of its own"),
+            RequeueReason::Withdrawn => f.write_str("it waited for nodes that were not allocated, and was taken back"),
             RequeueReason::Preempted { by } => write!(f, "it made room for {by}"),
             RequeueReason::Resized { to } => write!(f, "it goes on with {to} node(s)"),
             RequeueReason::Straggler { node } => write!(f, "it left {node}, where a rank was slow"),

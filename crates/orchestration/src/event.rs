@@ -181,6 +181,8 @@ pub enum ShareEnd {
     /// Its ranks could not be started because of the platform, for example for lack of processes, memory or
     /// disk space.
     Unable,
+    /// It was never started: it was taken back from the queue of the launcher's own system.
+    Withdrawn,
 }
 
 impl ShareEnd {

@@ -324,7 +324,7 @@ impl Engine {
                 }
             }
             RequeueReason::Asked | RequeueReason::Orphaned | RequeueReason::Terminated => job.requeues += 1,
-            RequeueReason::Unable | RequeueReason::SharedBudgetSpent => {}
+            RequeueReason::Unable | RequeueReason::Withdrawn | RequeueReason::SharedBudgetSpent => {}
             RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } | RequeueReason::Straggler { .. } => {
                 job.preemptions += 1;
             }

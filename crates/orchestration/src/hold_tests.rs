@@ -52,6 +52,15 @@ fn a_held_job_lets_others_pass_and_starts_once_it_is_released() {
     world.check_replay();
 }
 
+#[test]
+fn a_job_that_is_taken_back_before_its_start_is_placed_again_however_often() {
+    let mut world = busy();
+    for _ in 0..1_001 {
+        assert_eq!(placed(&world.end(JobId(1), &ShareEnd::Withdrawn)), [1]);
+    }
+    world.check_replay();
+}
+
 /// A budget of everything, or of a user.
 fn spent(user: Option<&str>) -> SpentBudget {
     let scope = user.map_or(BudgetScope::Everything, |user| BudgetScope::User(Submitter(user.to_owned())));

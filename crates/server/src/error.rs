@@ -170,6 +170,11 @@ impl From<service::Error> for ApiError {
                     "ask for less, and save: a job that its launcher ends goes on from its checkpoint in a new attempt";
                 ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0336", message, hint)
             }
+            service::Error::TooLarge { .. } => {
+                let hint =
+                    "ask for less, or let an administrator raise the limit: no attempt of the job would ever start";
+                ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0338", message, hint)
+            }
             service::Error::NoContainers { .. } => {
                 let hint = "install what is missing where the control plane's PATH finds it, or leave image out";
                 ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0337", message, hint)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gangline_api as api;
 use gangline_base::{JobId, JobSpec, NodeName, Submitter, Timestamp};
+use gangline_execution::launcher::GangLimit;
 use gangline_orchestration::{Event, NodeStatus};
 
 use super::Error;
@@ -66,6 +67,10 @@ impl Actor {
     /// Refuses a job of which no attempt could run as it asks.
     pub(super) fn refuse_unrunnable(&self, spec: &JobSpec) -> Result<(), Error> {
         self.refuse_too_long(spec.time_limit)?;
+        let mut limits = self.options.launcher.largest_gang().into_iter();
+        if let Some(GangLimit { of, max, why }) = limits.find(|limit| limit.of.needed_by(&spec.gang) > limit.max) {
+            return Err(Error::TooLarge { needs: of.needed_by(&spec.gang), of, max, why });
+        }
         let Some(container) = &spec.program.container else { return Ok(()) };
         match self.options.launcher.missing_for_image(&container.image) {
             Some(why) => Err(Error::NoContainers { image: container.image.clone(), why }),

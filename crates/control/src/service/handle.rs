@@ -2,7 +2,7 @@
 
 use gangline_api as api;
 use gangline_base::{Bytes, EmailAddress, JobId, JobSpec, NodeName, Principal, Submitter, SweepId, SweepSpec};
-use gangline_execution::launcher::{GangAllocation, SurveyedNode};
+use gangline_execution::launcher::{GangAllocation, Limited, SurveyedNode};
 use gangline_execution::protocol::agent::{DatasetFetched, DatasetWanted};
 use gangline_execution::protocol::{CacheReport, NodeFinding, Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, Fate, JobChange, Refusal, SpentBudget};
@@ -55,6 +55,18 @@ pub enum Error {
         asked: Duration,
         /// The longest run.
         longest: Duration,
+        /// Who limits it.
+        why: String,
+    },
+    /// The job's gang is larger than the launcher's system lets any be.
+    #[error("the job needs {needs} {of}, more than it may have: {why} is {max}")]
+    TooLarge {
+        /// What the job needs at least.
+        needs: u64,
+        /// What it needs so much of.
+        of: Limited,
+        /// The most it may have.
+        max: u64,
         /// Who limits it.
         why: String,
     },

@@ -288,7 +288,7 @@ impl Actor {
     /// Ends a share that was taken out of the queue of the launcher's system.
     pub(super) fn share_withdrawn(&mut self, now: Timestamp, share: &ShareKey, batch: &mut Batch) {
         let text = format!("could not be started on {} in time, and waits again", share.2);
-        self.share_not_started(now, share, (ShareEnd::Requeue, text), batch);
+        self.share_not_started(now, share, (ShareEnd::Withdrawn, text), batch);
     }
 
     /// Ends a share that was never started. That is no fault of the job: it is requeued, unless it was to

@@ -8,11 +8,11 @@ pub mod slurm;
 mod spec;
 mod survey;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fmt, io};
 
-use gangline_base::Timestamp;
+use gangline_base::{AcceleratorKind, GangShape, Timestamp};
 pub use inherited::Inherited;
 pub use local::LocalLauncher;
 pub use slurm::{InvalidTopology, Places, SlurmLauncher, read_topology};
@@ -107,11 +107,66 @@ pub trait Launcher: Send + Sync {
         None
     }
 
+    /// Returns how much a gang may hold, by each limit of the launcher's own system.
+    fn largest_gang(&self) -> Vec<GangLimit> {
+        Vec::new()
+    }
+
     /// Returns the time from one survey to the next, as things are now: asked again and again meanwhile. `has_jobs`: whether
     /// any job waits or runs.
     fn survey_interval(&self, has_jobs: bool) -> Duration {
         let _ = has_jobs;
         SURVEY_INTERVAL
+    }
+}
+
+/// The most that a gang may hold of something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GangLimit {
+    /// What is limited.
+    pub of: Limited,
+    /// The most of it.
+    pub max: u64,
+    /// Who limits it.
+    pub why: String,
+}
+
+/// Something of which a gang holds an amount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Limited {
+    /// Nodes.
+    Nodes,
+    /// CPU cores.
+    Cpus,
+    /// GPUs of one kind, or of any.
+    Gpus(Option<String>),
+}
+
+impl Limited {
+    /// Returns how much of it a gang needs at least.
+    #[must_use]
+    pub fn needed_by(&self, gang: &GangShape) -> u64 {
+        let is_of_cpus = gang.accelerator.0 == AcceleratorKind::CPU;
+        match self {
+            Limited::Nodes => gang.nodes.get().into(),
+            Limited::Cpus => {
+                let slots = if is_of_cpus { gang.accelerators_per_node.get() } else { 0 };
+                u64::from(gang.nodes.get()) * (u64::from(slots) + u64::from(gang.cpus_per_node))
+            }
+            Limited::Gpus(kind) if is_of_cpus || kind.as_ref().is_some_and(|kind| *kind != gang.accelerator.0) => 0,
+            Limited::Gpus(_) => gang.devices().into(),
+        }
+    }
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limited::Nodes => f.write_str("node(s)"),
+            Limited::Cpus => f.write_str("CPU core(s)"),
+            Limited::Gpus(None) => f.write_str("GPU(s)"),
+            Limited::Gpus(Some(kind)) => write!(f, "{kind}"),
+        }
     }
 }
 

@@ -196,6 +196,7 @@ pub(super) enum EndV1 {
     Stopped,
     Terminated,
     Unable,
+    Withdrawn,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -229,6 +230,7 @@ pub(super) enum RequeueV1 {
     Orphaned,
     Terminated,
     Unable,
+    Withdrawn,
     Preempted {
         by: JobId,
     },
@@ -445,9 +447,9 @@ macro_rules! mirror {
 
 mirror!(RequeueV1, RequeueReason {
     Fault { cause, category, faults, max_faults, remedy }, Asked, Orphaned, Terminated, Unable, Preempted { by }, NodeLeft { node }, Straggler { node }, Resized { to },
-    SharedBudgetSpent,
+    SharedBudgetSpent, Withdrawn,
 });
-mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, category, is_consequence, at }, Stopped, Terminated, Unable });
+mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, category, is_consequence, at }, Stopped, Terminated, Unable, Withdrawn });
 mirror!(FateV1, Fate {
     Succeeded, Cancelled, TimedOut, DoNotRestart,
     FaultsExhausted { cause, faults }, NoProgress { cause, faults }, NotRetried { cause, category }, RequeuesExhausted { requeues },

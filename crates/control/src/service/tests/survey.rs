@@ -142,6 +142,8 @@ fn a_gang_that_waits_too_long_is_taken_back_and_waits_again_without_a_fault() {
     world.pass_slowly(10 * SECOND);
     let shown = world.show(job);
     assert_eq!((shown.attempts.len(), shown.faults), (2, 0));
+    let ended = shown.attempts[0].ended_because.as_deref().unwrap_or_default();
+    assert!(ended.contains("waited for nodes that were not allocated, and was taken back"), "{ended}");
 }
 
 /// Proves A-5: a node on which nobody answers is lost with its jobs, unless another supervisor there reports.

@@ -25,8 +25,12 @@ pub(super) struct SlurmJob {
     pub(super) is_suspended: bool,
     /// How Slurm ended it, if it is over and Slurm did.
     pub(super) end: Option<AllocationEnd>,
-    /// Why it is pending.
+    /// Why it is pending, by Slurm's word for it, and in more words if Slurm has them.
     pub(super) reason: String,
+    pub(super) description: String,
+    /// The nodes that it asks for by name while it is pending, and how many GPUs of each.
+    pub(super) required: Vec<String>,
+    pub(super) gpus_per_node: u32,
     /// The nodes it holds, with the number of GPUs on each.
     pub(super) nodes: Vec<(String, u32)>,
     /// CPU cores on each node.
@@ -39,6 +43,11 @@ impl SlurmJob {
     /// Reports whether it has no nodes yet.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.stage, Stage::Pending | Stage::Configuring)
+    }
+
+    /// Returns why it is pending, in as many words as Slurm has for it.
+    pub(super) fn why(&self) -> &str {
+        if self.description.is_empty() { &self.reason } else { &self.description }
     }
 }
 
@@ -71,6 +80,8 @@ fn read_one(job: &Value) -> Result<SlurmJob, LaunchError> {
     let hosts = Some(json::text(&job["nodes"])).filter(|nodes| !nodes.is_empty() && stage != Stage::Pending);
     let names =
         hosts.map_or(Ok(Vec::new()), hostlist::expand).map_err(|error| unclear(format!("job {id}: {error}")))?;
+    let required = Some(json::text(&job["required_nodes"])).filter(|_| stage == Stage::Pending);
+    let required = required.and_then(|nodes| hostlist::expand(nodes).ok()).unwrap_or_default();
     let count = u32::try_from(names.len()).unwrap_or(u32::MAX).max(1);
     let (cpus, memory) = allocated(json::text(&job["tres_alloc_str"]));
     let cpus = cpus.or_else(|| json::number(&job["cpus"])).unwrap_or(0);
@@ -86,6 +97,9 @@ fn read_one(job: &Value) -> Result<SlurmJob, LaunchError> {
         is_suspended: states.iter().any(|state| state == "SUSPENDED"),
         end: states.iter().filter(|_| stage == Stage::Over).find_map(|state| end(state)),
         reason: json::text(&job["state_reason"]).to_owned(),
+        description: json::text(&job["state_description"]).to_owned(),
+        required,
+        gpus_per_node: gres::count(json::text(&job["tres_per_node"])),
         nodes: names.into_iter().zip(gpus).collect(),
         cpus_per_node: u32::try_from(cpus).unwrap_or(u32::MAX).div_ceil(count),
         memory_per_node_mib: memory.div_ceil(u64::from(count)),
@@ -105,6 +119,9 @@ impl SlurmJob {
             is_suspended: false,
             end: None,
             reason: "Priority".to_owned(),
+            description: String::new(),
+            required: Vec::new(),
+            gpus_per_node: 0,
             nodes: Vec::new(),
             cpus_per_node: 0,
             memory_per_node_mib: 0,
@@ -202,6 +219,9 @@ mod tests {
             is_suspended: false,
             end: None,
             reason: "None".to_owned(),
+            description: String::new(),
+            required: Vec::new(),
+            gpus_per_node: 2,
             nodes: vec![("n2".to_owned(), 2), ("n3".to_owned(), 2)],
             cpus_per_node: 4,
             memory_per_node_mib: 0,
@@ -209,6 +229,7 @@ mod tests {
         assert_eq!(old[0], gang);
         assert_eq!((old[1].nodes.as_slice(), old[1].cpus_per_node), (&[("n2".to_owned(), 1)][..], 3));
         assert_eq!((old[2].stage, old[2].reason.as_str(), old[2].nodes.len()), (Stage::Pending, "Resources", 0));
+        assert_eq!((old[2].required.as_slice(), old[2].gpus_per_node), (&["n2".to_owned()][..], 3));
         assert_eq!(old[2].allocated_at, None, "the time when it is expected to start is no allocation");
     }
 

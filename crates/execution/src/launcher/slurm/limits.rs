@@ -1,13 +1,16 @@
-//! How long jobs may run in a partition, as `scontrol show partition` says (scontrol(1), slurm.conf(5): MaxTime, DefaultTime), and
-//! by the limits of accounts and qualities of service ([`policies`]).
+//! How long jobs may run in a partition, and on how many nodes, as `scontrol show partition` says (scontrol(1), slurm.conf(5): MaxTime,
+//! DefaultTime, MaxNodes), and by the limits of accounts and qualities of service ([`policies`]).
 
 use std::time::Duration;
 
+use super::SlurmLauncher;
 use super::command::Programs;
+use super::policies::{self, Policies};
+use super::pool::Allocation;
 use super::script::TIME_LIMIT_MARGIN;
 use super::settings::word;
-use super::{SlurmLauncher, policies};
-use crate::launcher::LaunchError;
+use super::sizes::Size;
+use crate::launcher::{GangLimit, LaunchError, Limited};
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
@@ -22,40 +25,48 @@ pub(super) struct Longest {
     pub(super) is_below_default: bool,
 }
 
-/// How long jobs may run.
+/// What jobs may take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct TimeLimits {
-    /// The longest; none if they may run for ever.
+pub(super) struct JobLimits {
+    /// The longest that they may run; none if they may run for ever.
     pub(super) max: Option<Longest>,
     /// Whether a job that asks for no time gets less than that.
     pub(super) has_default: bool,
+    /// The most that they may hold.
+    sizes: Vec<Size>,
     /// The QOS whose limits hold for all jobs of the partition.
     qos: Option<String>,
 }
 
-impl TimeLimits {
+impl JobLimits {
     /// Asks Slurm for those of a partition.
-    fn read(programs: &Programs, partition: &str) -> Result<TimeLimits, LaunchError> {
+    fn read(programs: &Programs, partition: &str) -> Result<JobLimits, LaunchError> {
         let arguments = ["show", "partition", partition, "--oneliner"].map(str::to_owned);
-        Ok(TimeLimits::of(&String::from_utf8_lossy(&programs.run("scontrol", &arguments)?), partition))
+        Ok(JobLimits::of(&String::from_utf8_lossy(&programs.run("scontrol", &arguments)?), partition))
     }
 
-    fn of(text: &str, partition: &str) -> TimeLimits {
+    fn of(text: &str, partition: &str) -> JobLimits {
         let why = format!("MaxTime of Slurm's partition {partition}");
-        TimeLimits {
+        let nodes_max = |max| {
+            let why = format!("MaxNodes of Slurm's partition {partition}");
+            Size { is_per_job: true, limit: GangLimit { of: Limited::Nodes, max, why } }
+        };
+        JobLimits {
             max: word(text, "MaxTime").and_then(duration).map(|time| Longest { time, why, is_below_default: false }),
             has_default: word(text, "DefaultTime").is_some_and(|time| time != "NONE"),
+            sizes: word(text, "MaxNodes").and_then(|max| max.parse().ok()).map(nodes_max).into_iter().collect(),
             qos: word(text, "QoS").filter(|qos| *qos != "N/A").map(str::to_owned),
         }
     }
 
-    /// Returns these limits and another one, of which the shorter counts.
-    fn and(self, other: Option<Longest>) -> TimeLimits {
-        let shorter = match (self.max, other) {
+    /// Returns these limits and others, of which the shorter time counts, and all sizes.
+    fn and(mut self, others: Policies) -> JobLimits {
+        self.sizes.extend(others.sizes);
+        let shorter = match (self.max, others.longest) {
             (Some(one), Some(other)) => Some(if other.time < one.time { other } else { one }),
             (one, other) => one.or(other),
         };
-        TimeLimits { max: shorter, ..self }
+        JobLimits { max: shorter, ..self }
     }
 
     /// Returns the value of sbatch's `--time` for a gang with this limit of its own; none if Slurm's own default is right. A
@@ -76,18 +87,18 @@ impl TimeLimits {
 }
 
 impl SlurmLauncher {
-    /// Returns how long jobs may run in the partition. If Slurm doesn't say it in a form that is understood, that is no reason
+    /// Returns what jobs may take in the partition. If Slurm doesn't say it in a form that is understood, that is no reason
     /// to do without its nodes.
-    pub(super) fn limits_of(&self, partition: &str) -> Result<TimeLimits, LaunchError> {
-        let limits = match TimeLimits::read(&self.programs, partition) {
+    pub(super) fn limits_of(&self, partition: &str) -> Result<JobLimits, LaunchError> {
+        let limits = match JobLimits::read(&self.programs, partition) {
             Err(LaunchError::Refused { message, .. }) => {
                 tracing::warn!(partition, message, "Slurm doesn't say how long jobs may run");
-                return Ok(TimeLimits::default());
+                return Ok(JobLimits::default());
             }
             read => read?,
         };
-        match policies::longest(&self.programs, &self.options.job, partition, limits.qos.as_deref()) {
-            Ok(longest) => Ok(limits.and(longest)),
+        match policies::read(&self.programs, &self.options.job, partition, limits.qos.as_deref()) {
+            Ok(policies) => Ok(limits.and(policies)),
             Err(error) => {
                 tracing::warn!(%error, "slurmdbd doesn't say what accounts and qualities of service limit");
                 Ok(limits)
@@ -95,9 +106,16 @@ impl SlurmLauncher {
         }
     }
 
+    /// Returns how much a gang may hold. In a pool a job of Slurm's is one node, whatever the gangs in it are.
+    pub(super) fn sizes(&self) -> Vec<GangLimit> {
+        let is_job_of_its_own = !matches!(self.options.allocation, Allocation::Pool { .. });
+        let sizes = self.limits().sizes.into_iter().filter(|size| is_job_of_its_own || !size.is_per_job);
+        sizes.map(|size| size.limit).collect()
+    }
+
     /// Returns the limits that Slurm was last known to have.
-    pub(super) fn limits(&self) -> TimeLimits {
-        self.state().limits.as_ref().map_or_else(TimeLimits::default, |(_, limits)| limits.clone())
+    pub(super) fn limits(&self) -> JobLimits {
+        self.state().limits.as_ref().map_or_else(JobLimits::default, |(_, limits)| limits.clone())
     }
 }
 
@@ -135,10 +153,13 @@ mod tests {
     #[test]
     fn limits_are_read_in_every_form_of_time() {
         let max = longest(2 * DAY, "MaxTime of Slurm's partition gpu", false);
-        assert_eq!(TimeLimits::of(PARTITION, "gpu"), TimeLimits { max, has_default: true, qos: None });
-        let none = TimeLimits::of("PartitionName=a QoS=N/A DefaultTime=NONE MaxTime=UNLIMITED", "a");
-        assert_eq!((none, TimeLimits::of("", "a")), (TimeLimits::default(), TimeLimits::default()));
-        assert_eq!(TimeLimits::of("QoS=part", "a").qos.as_deref(), Some("part"));
+        assert_eq!(JobLimits::of(PARTITION, "gpu"), JobLimits { max, has_default: true, sizes: vec![], qos: None });
+        let none = JobLimits::of("PartitionName=a QoS=N/A DefaultTime=NONE MaxTime=UNLIMITED", "a");
+        assert_eq!((none, JobLimits::of("", "a")), (JobLimits::default(), JobLimits::default()));
+        assert_eq!(JobLimits::of("QoS=part", "a").qos.as_deref(), Some("part"));
+        let sizes = JobLimits::of("MaxNodes=4", "a").sizes;
+        let why = "MaxNodes of Slurm's partition a".to_owned();
+        assert_eq!(sizes, [Size { is_per_job: true, limit: GangLimit { of: Limited::Nodes, max: 4, why } }]);
         let times = [("30:00", 1_800), ("1:30:00", 5_400), ("2-12", 216_000), ("1-01:30", 91_800), ("45", 2_700)];
         for (text, seconds) in times {
             assert_eq!(duration(text), Some(Duration::from_secs(seconds)), "{text}");
@@ -150,7 +171,7 @@ mod tests {
     fn a_gang_asks_for_its_limit_and_a_margin_and_never_for_more_than_the_partition_allows() {
         let limits = |max: Option<u64>, has_default| {
             let max = max.and_then(|max| longest(max, "", false));
-            TimeLimits { max, has_default, qos: None }
+            JobLimits { max, has_default, sizes: vec![], qos: None }
         };
         let hours = |hours: u64| Some(Duration::from_secs(hours * HOUR));
         assert_eq!(limits(None, false).time(hours(1)).as_deref(), Some("70"));
@@ -158,7 +179,8 @@ mod tests {
         assert_eq!(limits(Some(2 * HOUR), true).time(None).as_deref(), Some("120"), "not the default");
         assert_eq!(limits(None, true).time(None).as_deref(), Some("UNLIMITED"));
         assert_eq!((limits(Some(HOUR), false).time(None), limits(None, false).time(None)), (None, None));
-        let by_qos = |max: Option<u64>| limits(max, false).and(longest(2 * HOUR, "", true));
+        let by_qos =
+            |max: Option<u64>| limits(max, false).and(Policies { longest: longest(2 * HOUR, "", true), sizes: vec![] });
         assert_eq!(by_qos(None).time(None).as_deref(), Some("120"), "the partition's own would be too much");
         assert_eq!(by_qos(Some(HOUR)).time(hours(3)).as_deref(), Some("60"), "the shorter one counts");
     }

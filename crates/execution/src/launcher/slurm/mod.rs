@@ -26,10 +26,13 @@ mod pool;
 pub mod private;
 mod probes;
 mod record;
+mod refusals;
+mod reservations;
 mod script;
 mod settings;
 pub mod setup;
 mod share;
+mod sizes;
 mod snapshot;
 mod topology;
 mod trial;
@@ -47,16 +50,18 @@ pub use script::JobOptions;
 pub use topology::{InvalidTopology, Places, read_topology};
 
 use super::spec::{last_words, write_spec};
-use super::{FINAL_REPORT_FILE, GangAllocation, LaunchError, Launcher, Presence, SurveyedNode, WantedGang};
+use super::{FINAL_REPORT_FILE, GangAllocation, GangLimit, LaunchError, Launcher, Presence, SurveyedNode, WantedGang};
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::IDENTITY_FILE;
 use command::{Programs, SLURM};
 use demand::Demand;
 use jobs::{SlurmJob, Stage};
-use limits::TimeLimits;
+use limits::JobLimits;
+use nodes::SlurmNode;
 use pace::Pace;
 use probes::{Probes, Verdict};
 use record::Record;
+use refusals::Refusals;
 use script::{Slice, gang_folder, step_name};
 use share::{began_before, has_ended, have_others_ended, is_in_pool, job_folder, node_of, was_unable};
 use snapshot::{Snapshot, default_partition};
@@ -112,8 +117,8 @@ pub struct SlurmLauncher {
 struct State {
     /// Slurm's default partition, once it is known.
     default_partition: Option<String>,
-    /// How long jobs may run there, and when Slurm said so.
-    limits: Option<(Instant, TimeLimits)>,
+    /// What jobs may take there, and when Slurm said so.
+    limits: Option<(Instant, JobLimits)>,
     /// Result of the last query.
     snapshot: Option<Snapshot>,
     /// Whether queried nodes respond.
@@ -130,6 +135,8 @@ struct State {
     held_at: BTreeMap<String, Instant>,
     /// The gangs for which nodes are asked for in Slurm's queue.
     demand: Demand,
+    /// Gangs and nodes that Slurm doesn't bring together.
+    refusals: Refusals,
 }
 
 impl SlurmLauncher {
@@ -287,20 +294,6 @@ impl SlurmLauncher {
         Ok(())
     }
 
-    /// Returns whether a node responds; starts a probe if that isn't known.
-    fn verdict(&self, snapshot: &Snapshot, node: &str) -> Verdict {
-        let state = self.state();
-        if let Some(node) = snapshot.node(node) {
-            state.probes.want(node);
-        }
-        state.probes.verdict(node)
-    }
-
-    /// Reports whether a node is unreachable.
-    fn is_deaf(&self, node: &str) -> bool {
-        self.state().probes.verdict(node) == Verdict::Unreachable
-    }
-
     /// Ends a job with all that is left of it. A job that is ending is cancelled again when a node that was
     /// cut off responds again: the node is then free within seconds (seen with 22.05), otherwise only when
     /// slurmctld contacts it next, which takes a minute or more.
@@ -373,8 +366,9 @@ impl Launcher for SlurmLauncher {
         if job.as_ref().is_none_or(SlurmJob::is_waiting) {
             let since = state.waiting_since.entry(job_folder(folder)).or_insert_with(Instant::now).elapsed();
             let is_pending = job.as_ref().is_some_and(|job| job.stage == Stage::Pending);
-            let why = job.map(|job| format!("in Slurm's queue: {}", job.reason)).unwrap_or_default();
-            return Ok(Presence::Waiting { since, why, is_overdue: is_pending && since > self.options.pending_max });
+            let is_overdue = is_pending && state.refusals.has_gang(&job_folder(folder));
+            let why = job.map(|job| format!("in Slurm's queue: {}", job.why())).unwrap_or_default();
+            return Ok(Presence::Waiting { since, why, is_overdue });
         }
         // A supervisor that runs is asked about because it is silent, and that may go on.
         if state.snapshot.as_ref().is_none_or(|snapshot| snapshot.at.elapsed() > SILENT_SIGHT_AGE) {
@@ -451,6 +445,10 @@ impl Launcher for SlurmLauncher {
         self.limits().max.map(|longest| (longest.time, longest.why))
     }
 
+    fn largest_gang(&self) -> Vec<GangLimit> {
+        self.sizes()
+    }
+
     fn survey_interval(&self, has_jobs: bool) -> Duration {
         self.state().pace.interval(has_jobs)
     }
@@ -459,6 +457,7 @@ impl Launcher for SlurmLauncher {
         let snapshot = self.look()?;
         let are_steps_needed = pool::has_holders(&self.options, &snapshot) || !self.state().kills.is_empty();
         let snapshot = if are_steps_needed { snapshot.with_steps(&self.programs)? } else { snapshot };
+        self.follow_refusals(&snapshot)?;
         let nodes = {
             let mut state = self.state();
             // The holding job of a node that was lost is dead, though Slurm may not say so yet.
@@ -466,7 +465,8 @@ impl Launcher for SlurmLauncher {
                 self.options.allocation.holds_nodes() && pool::holder(&self.options, &snapshot, node).is_some()
             };
             state.probes.revisit(&snapshot, |node| !snapshot.is_leaving(node) && !is_held(node));
-            let nodes = snapshot.surveyed(&self.options, &state.probes, state.demand.refusal.as_deref());
+            let closed = |node: &SlurmNode| self.refusal_of(node, &state.refusals);
+            let nodes = snapshot.surveyed(&self.options, &state.probes, state.demand.refusal.as_deref(), &closed);
             let may_start = |folder: &Path, at: &Instant| is_in_pool(folder) && at.elapsed() < pool::STEP_START_MAX * 2;
             let waits = |folder: &Path, at: &Instant| {
                 *at >= snapshot.at || may_start(folder, at) || snapshot.job_of(folder, None).is_some()

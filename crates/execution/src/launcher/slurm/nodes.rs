@@ -109,6 +109,26 @@ impl SlurmNode {
         if self.gpus.is_some() { self.gpus_used } else { self.cpus_used }
     }
 
+    /// Reports whether so many of its GPUs are free, and a CPU, which every job takes.
+    pub(super) fn has_room(&self, gpus: u32) -> bool {
+        let free = self.gpus.as_ref().map_or(0, |all| all.count.saturating_sub(self.gpus_used));
+        free >= gpus && self.cpus_used < self.cpus
+    }
+
+    /// Reports whether a job would find it as it was: in the same state, with as much in use.
+    pub(super) fn is_as_free_as(&self, before: &SlurmNode) -> bool {
+        // Slurm plans anew which node the first job in line will get whenever it looks through its queue.
+        let states =
+            |node: &SlurmNode| node.states.iter().filter(|state| *state != "PLANNED").cloned().collect::<Vec<_>>();
+        let used = |node: &SlurmNode| (node.gpus_used, node.cpus_used, node.memory_used_mib);
+        states(self) == states(before) && used(self) == used(before)
+    }
+
+    /// Reports whether a reservation that has begun has it.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.states.iter().any(|state| state == "RESERVED")
+    }
+
     /// Returns whether gangs may start on it, by its state in Slurm.
     pub(super) fn openness(&self) -> Openness {
         let found = |list: &[&str]| self.states.iter().find(|state| list.contains(&state.as_str()));

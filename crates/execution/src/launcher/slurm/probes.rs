@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
+use super::SlurmLauncher;
 use super::nodes::SlurmNode;
 use super::snapshot::Snapshot;
 
@@ -159,6 +160,22 @@ impl Probe {
 /// Reports whether the slurmd of a node accepts a connection; none if its address isn't known.
 fn answers(node: &SlurmNode) -> Option<bool> {
     Some(TcpStream::connect_timeout(&node.slurmd()?, WAIT_MAX).is_ok())
+}
+
+impl SlurmLauncher {
+    /// Returns whether a node responds; starts a probe if that isn't known.
+    pub(super) fn verdict(&self, snapshot: &Snapshot, node: &str) -> Verdict {
+        let state = self.state();
+        if let Some(node) = snapshot.node(node) {
+            state.probes.want(node);
+        }
+        state.probes.verdict(node)
+    }
+
+    /// Reports whether a node is unreachable.
+    pub(super) fn is_deaf(&self, node: &str) -> bool {
+        self.state().probes.verdict(node) == Verdict::Unreachable
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::gres::Gpus;
-use super::limits::TimeLimits;
+use super::limits::JobLimits;
 use super::nodes::SlurmNode;
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::{EXIT_CODE_FILE, STOPPED, STOPPED_CODE};
@@ -95,7 +95,7 @@ pub(super) fn sbatch(
     gang: &[SupervisorSpec],
     slice: &Slice,
     options: &JobOptions,
-    (folder, limits): (&Path, &TimeLimits),
+    (folder, limits): (&Path, &JobLimits),
 ) -> Vec<String> {
     let nodes: Vec<&str> = gang.iter().map(|spec| spec.node.as_str()).collect();
     let count = nodes.len();
@@ -303,7 +303,7 @@ mod tests {
         };
         let slice = Slice { gres: Some("gpu:h100:2".to_owned()), cpus: 8, memory_mib: 2_000 };
         let arguments =
-            sbatch(&gang, &slice, &options, (Path::new("/data/jobs/job-7/attempt-2"), &TimeLimits::default()));
+            sbatch(&gang, &slice, &options, (Path::new("/data/jobs/job-7/attempt-2"), &JobLimits::default()));
         for expected in [
             "--nodes=2",
             "--nodelist=n3,n4",

@@ -117,13 +117,24 @@ impl Snapshot {
     }
 
     /// Returns the nodes as the control plane sees them.
-    pub(super) fn surveyed(&self, options: &SlurmOptions, probes: &Probes, refusal: Option<&str>) -> Vec<SurveyedNode> {
+    pub(super) fn surveyed(
+        &self,
+        options: &SlurmOptions,
+        probes: &Probes,
+        refusal: Option<&str>,
+        closed: &dyn Fn(&SlurmNode) -> Option<String>,
+    ) -> Vec<SurveyedNode> {
         let own = ["jobs", "pool"].map(|folder| options.folder.join(folder));
         let foreign = self.taken(|job| !own.iter().any(|own| Path::new(&job.comment).starts_with(own)));
         let surveyed = |node: &SlurmNode| {
             let (kind, accelerators) = node.accelerators();
             let taken = foreign.get(node.name.as_str()).copied().unwrap_or_default();
-            let accelerators_taken = if node.gpus.is_some() { taken.accelerators } else { taken.cpus };
+            let accelerators_taken = match &node.gpus {
+                // A job without a CPU can't be: who holds all CPUs holds the node.
+                Some(gpus) if node.cpus > 0 && taken.cpus >= node.cpus => gpus.count,
+                Some(_) => taken.accelerators,
+                None => taken.cpus,
+            };
             let openness = match node.openness() {
                 Openness::Open | Openness::Closed { .. } if probes.verdict(&node.name) == Verdict::Unreachable => {
                     Openness::Silent { because: "its slurmd doesn't answer".to_owned() }
@@ -131,6 +142,7 @@ impl Snapshot {
                 Openness::Open if options.allocation.holds_nodes() => {
                     pool::openness(options, self, &node.name, refusal)
                 }
+                Openness::Open => closed(node).map_or(Openness::Open, |because| Openness::Closed { because }),
                 by_slurm => by_slurm,
             };
             SurveyedNode {
@@ -197,12 +209,20 @@ pub(super) fn default_partition(programs: &Programs) -> Result<String, LaunchErr
 }
 
 #[cfg(test)]
+impl Snapshot {
+    /// Returns a snapshot of just now, for tests.
+    pub(super) fn example(nodes: Vec<SlurmNode>, jobs: Vec<SlurmJob>) -> Snapshot {
+        Snapshot { at: Instant::now(), nodes, jobs, steps: None }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_step_is_missing_only_if_steps_were_asked_for() {
-        let not_asked = Snapshot { at: Instant::now(), nodes: Vec::new(), jobs: Vec::new(), steps: None };
+        let not_asked = Snapshot::example(Vec::new(), Vec::new());
         assert!(!not_asked.lacks_step(42, "a"));
         let steps =
             ["42.0|a", "42_1.0|b", "43.batch|batch", "nonsense"].iter().filter_map(|line| read_step(line)).collect();

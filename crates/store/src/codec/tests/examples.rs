@@ -350,8 +350,8 @@ impl Examples {
         decisions.extend(requeues.map(|reason| Decision::Requeue { job, attempt, not_before, reason }));
         if self.has_network {
             decisions.push(Decision::Stop { job, attempt, reason: StopReason::SharedBudgetSpent });
-            let reason = RequeueReason::SharedBudgetSpent;
-            decisions.push(Decision::Requeue { job, attempt, not_before, reason });
+            let reasons = [RequeueReason::SharedBudgetSpent, RequeueReason::Withdrawn];
+            decisions.extend(reasons.map(|reason| Decision::Requeue { job, attempt, not_before, reason }));
         }
         let fates = [
             Fate::Succeeded,

@@ -83,6 +83,7 @@ fn kind(entry: &Entry) -> &'static str {
                 ShareEnd::Stopped => "stopped",
                 ShareEnd::Terminated => "terminated",
                 ShareEnd::Unable => "unable",
+                ShareEnd::Withdrawn => "withdrawn",
             },
             Event::CheckpointCommitted { .. } => "checkpoint committed",
             Event::IdsSkipped { .. } => "ids skipped",
@@ -143,6 +144,7 @@ fn requeue_kind(reason: RequeueReason) -> &'static str {
         RequeueReason::Orphaned => "requeue: orphaned",
         RequeueReason::Terminated => "requeue: terminated",
         RequeueReason::Unable => "requeue: unable",
+        RequeueReason::Withdrawn => "requeue: withdrawn",
         RequeueReason::Preempted { .. } => "requeue: preempted",
         RequeueReason::NodeLeft { .. } => "requeue: node left",
         RequeueReason::Straggler { .. } => "requeue: straggler",
@@ -152,7 +154,7 @@ fn requeue_kind(reason: RequeueReason) -> &'static str {
 }
 
 /// The number of names that [`kind`] has.
-const KINDS: usize = 69;
+const KINDS: usize = 71;
 /// That number before jobs could be held or come after others.
 const KINDS_BEFORE_HOLDS: usize = 63;
 /// That number before sweeps were grids, and before a platform failure was no fault of a job.

@@ -54,6 +54,9 @@ impl Examples {
     pub(super) fn ends(&mut self) -> Vec<ShareEnd> {
         let mut ends = vec![ShareEnd::Succeeded, ShareEnd::DoNotRestart, ShareEnd::Requeue, ShareEnd::Stopped];
         ends.extend([ShareEnd::Terminated, ShareEnd::Unable]);
+        if self.has_network {
+            ends.push(ShareEnd::Withdrawn);
+        }
         for cause in self.causes() {
             let (category, is_consequence) = (self.category(), self.below(2) == 0);
             ends.push(ShareEnd::Fault { cause, category, is_consequence, at: self.time() });
