@@ -153,3 +153,51 @@ fn a_gang_that_needs_more_than_is_allowed_is_refused_with_the_figure() {
     let id = on.product.submit(&gang(1, 3));
     on.product.wait_state(&id, "succeeded");
 }
+
+/// Jobs are charged to the account of their queue, and wait by its QOS; other queues have the account that is for all.
+#[test]
+fn jobs_run_by_the_account_and_qos_of_their_queue() {
+    if !has_accounts() {
+        return;
+    }
+    let mut on = OnSlurm::with_accounts(1);
+    let change = |words: &[&str]| drop(on.slurm("sacctmgr", &[&["--immediate"][..], words].concat()));
+    change(&["add", "account", "nlp"]);
+    change(&["add", "qos", "urgent"]);
+    change(&["add", "user", "root", "account=nlp"]);
+    change(&["modify", "user", "root", "set", "qos=normal,urgent", "defaultqos=normal"]);
+    change(&["modify", "account", "nlp", "set", "grptres=gres/gpu=1"]);
+    let config = on.product.path("gangline.toml");
+    let queues = "[[queue]]\nname = 'text'\nweight = 1\n[[queue]]\nname = 'ops'\nweight = 1\n";
+    let write = |account: &str| {
+        let table =
+            format!("[launcher]\nkind = 'slurm'\n[launcher.queues.text]\naccount = '{account}'\nqos = 'urgent'\n");
+        std::fs::write(&config, format!("{queues}{table}")).expect("it is writable");
+    };
+    write("nobody");
+    on.product.option("--config", config.to_str().expect("text"));
+    let refused = on.product.start_refused();
+    let why = refused.stderr.contains("Invalid account") && refused.stderr.contains("(of the queue text)");
+    assert!(refused.code != 0 && refused.stderr.contains("G0509") && why, "{}", refused.stderr);
+    write("nlp");
+    on.product.start();
+    on.wait_node("n1", "ready");
+    let gang = |queue: &str, gpus: u32| {
+        format!("name: {queue}\nqueue: {queue}\nresources: {{accelerators: \"H100:{gpus}\"}}\nrun: sleep 600\n")
+    };
+    for queue in ["text", "ops"] {
+        let id = on.product.submit(&gang(queue, 1));
+        on.product.wait_state(&id, "running");
+    }
+    let mut jobs: Vec<String> =
+        on.slurm("squeue", &["--noheader", "--format=%j %a %q"]).lines().map(str::to_owned).collect();
+    jobs.sort();
+    assert_eq!(jobs, ["ops (job-2) lab normal", "text (job-1) nlp urgent"]);
+    // The limits of its account are those of the queue.
+    let file = on.product.job_file("large.yaml", &gang("text", 2));
+    let refused = on.product.run(&["submit", &file]);
+    assert!(refused.stderr.contains("GrpTRES of Slurm's account nlp is 1"), "{}", refused.stderr);
+    let large = on.product.submit(&gang("ops", 3));
+    let moved = on.product.run(&["set", &large, "queue=text"]);
+    assert!(moved.code != 0 && moved.stderr.contains("GrpTRES of Slurm's account nlp is 1"), "{}", moved.stderr);
+}

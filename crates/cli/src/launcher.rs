@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use gangline_base::with_causes;
+use gangline_base::{QueueName, with_causes};
 use gangline_execution::launcher::slurm::SlurmOptions;
 use gangline_execution::launcher::slurm::private::CONF_VARIABLE;
 use gangline_execution::launcher::slurm::{Allocation, JobOptions};
 use gangline_execution::launcher::{
     Inherited, LaunchError, Launcher, LocalLauncher, Places, SlurmLauncher, SurveyedNode,
 };
+use gangline_orchestration::Configuration;
 use gangline_specs::config::Config;
 use serde::Deserialize;
 
@@ -92,6 +93,31 @@ struct LauncherFile {
     pending_seconds_max: Option<u64>,
     allocation: Option<AllocationKind>,
     pool_nodes: Option<NonZeroU32>,
+    /// By the queues' names.
+    #[serde(default)]
+    queues: BTreeMap<String, QueueFile>,
+}
+
+/// `[launcher.queues.NAME]` in the configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QueueFile {
+    account: Option<String>,
+    qos: Option<String>,
+    #[serde(default)]
+    sbatch: Vec<String>,
+}
+
+impl QueueFile {
+    /// Returns the options of the queue's jobs; what isn't said is as for all jobs.
+    fn options(&self, of_all: &JobOptions) -> JobOptions {
+        JobOptions {
+            partition: of_all.partition.clone(),
+            account: self.account.clone().or_else(|| of_all.account.clone()),
+            qos: self.qos.clone().or_else(|| of_all.qos.clone()),
+            sbatch: of_all.sbatch.iter().chain(&self.sbatch).cloned().collect(),
+        }
+    }
 }
 
 /// A launcher, and whether it knows the nodes.
@@ -134,18 +160,25 @@ pub(crate) fn choose(
         None | Some(AllocationKind::Job) => Allocation::Job,
     };
     let conf = args.slurm_conf.clone().map(PathBuf::into_os_string).or_else(|| std::env::var_os(CONF_VARIABLE));
+    let job = JobOptions {
+        partition: args.partition.clone().or(file.partition),
+        account: args.account.clone().or(file.account),
+        qos: args.qos.clone().or(file.qos),
+        sbatch: file.sbatch.into_iter().chain(args.sbatch.iter().cloned()).collect(),
+    };
+    if !file.queues.is_empty() && allocation != Allocation::Job {
+        let message = "queues have accounts of their own only with the allocation \"job\": other jobs of Slurm hold nodes for gangs of all queues";
+        return Err(refused(message.to_owned()));
+    }
+    let queues = queues(&config.sharing, &file.queues, &job).map_err(refused)?;
     let places = places(config, path, conf.as_deref().map(Path::new))?;
     let conf = conf.map(|conf| (OsString::from(CONF_VARIABLE), conf));
     let options = SlurmOptions {
         program: std::env::current_exe()?,
         folder: folder.to_owned(),
         environment: inherited.of_slurm(std::env::vars_os().chain(conf)),
-        job: JobOptions {
-            partition: args.partition.clone().or(file.partition),
-            account: args.account.clone().or(file.account),
-            qos: args.qos.clone().or(file.qos),
-            sbatch: file.sbatch.into_iter().chain(args.sbatch.iter().cloned()).collect(),
-        },
+        job,
+        queues,
         allocation,
         pending_max: Duration::from_secs(file.pending_seconds_max.unwrap_or(PENDING_SECONDS_MAX)),
         places,
@@ -170,6 +203,32 @@ pub(crate) fn choose(
         )),
     }
     Ok(Chosen { launcher: Arc::new(launcher), has_nodes: true })
+}
+
+/// Returns the options of each queue that has some of its own, or whose parent has. Without queues in the configuration any name
+/// may be a queue's.
+fn queues(
+    sharing: &Configuration,
+    of_queues: &BTreeMap<String, QueueFile>,
+    of_all: &JobOptions,
+) -> Result<BTreeMap<String, JobOptions>, String> {
+    let parent = |name: &str| sharing.queues.iter().find(|queue| queue.name.as_str() == name)?.parent.as_ref();
+    let is_queue = |name: &String| sharing.queues.iter().any(|queue| queue.name.as_str() == name);
+    if let Some(name) = of_queues.keys().find(|name| !sharing.queues.is_empty() && !is_queue(name)) {
+        return Err(format!("[launcher.queues.{name}]: there is no [[queue]] of this name"));
+    }
+    let of_queue = |name: &str| {
+        let mut next = Some(name);
+        while let Some(name) = next {
+            if let Some(found) = of_queues.get(name) {
+                return Some(found.options(of_all));
+            }
+            next = parent(name).map(QueueName::as_str);
+        }
+        None
+    };
+    let names = sharing.queues.iter().map(|queue| queue.name.as_str()).chain(of_queues.keys().map(String::as_str));
+    Ok(names.filter_map(|name| Some((name.to_owned(), of_queue(name)?))).collect())
 }
 
 /// Returns the launcher of this machine. Refuses options that are for Slurm, and nodes on other machines.
@@ -243,6 +302,31 @@ mod tests {
             openness: Openness::Open,
             taken: Taken::default(),
         }
+    }
+
+    #[test]
+    fn a_queue_has_the_options_of_its_own_or_of_the_nearest_above_it() {
+        let config = "[[queue]]\nname = \"lab\"\n[[queue]]\nname = \"nlp\"\nparent = \"lab\"\n[[queue]]\nname = \"vision\"\nparent = \"lab\"\n[[queue]]\nname = \"ops\"\n";
+        let sharing = Config::parse(config).expect("it is sound").sharing;
+        let job =
+            JobOptions { account: Some("all".to_owned()), sbatch: vec!["--x".to_owned()], ..JobOptions::default() };
+        let of_lab = QueueFile { account: Some("lab".to_owned()), ..QueueFile::default() };
+        let (qos, sbatch) = (Some("high".to_owned()), vec!["--y".to_owned()]);
+        let of_vision = QueueFile { qos, sbatch, ..QueueFile::default() };
+        let tables = BTreeMap::from([("lab".to_owned(), of_lab), ("vision".to_owned(), of_vision)]);
+        let found = queues(&sharing, &tables, &job).expect("they are queues");
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["lab", "nlp", "vision"]);
+        assert_eq!(found["nlp"], JobOptions { account: Some("lab".to_owned()), ..job.clone() });
+        let vision = JobOptions {
+            qos: Some("high".to_owned()),
+            sbatch: vec!["--x".to_owned(), "--y".to_owned()],
+            ..job.clone()
+        };
+        assert_eq!(found["vision"], vision);
+        let misspelt = BTreeMap::from([("lap".to_owned(), QueueFile::default())]);
+        let refused = queues(&sharing, &misspelt, &job).expect_err("no such queue");
+        assert_eq!(refused, "[launcher.queues.lap]: there is no [[queue]] of this name");
+        assert_eq!(queues(&Configuration::default(), &misspelt, &job).map(|found| found.len()), Ok(1));
     }
 
     #[test]

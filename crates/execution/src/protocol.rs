@@ -58,6 +58,9 @@ pub struct SupervisorSpec {
     pub job: u64,
     /// The job's name, for log lines and titles.
     pub job_name: String,
+    /// The job's queue, by which a launcher's own system may charge it.
+    #[serde(default)]
+    pub queue: String,
     /// The attempt's number, from 1.
     pub attempt: u32,
     /// The epoch in which the attempt was placed ([`gangline_base::Epoch`]); 0 in specs from before epochs

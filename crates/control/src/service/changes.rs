@@ -1,7 +1,6 @@
 //! Changes that users request: submit, cancel, drain.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use gangline_api as api;
 use gangline_base::{JobId, JobSpec, NodeName, Submitter, Timestamp};
@@ -54,7 +53,8 @@ impl Actor {
         let image = spec.program.container.as_ref().map(|container| container.image.as_str());
         let unenforced = self.options.launcher.unenforced(image).filter(|_| asks);
         let unenforced = unenforced.map(|why| format!("what it asks for is counted, but {why}"));
-        let longest = self.options.launcher.longest_run().filter(|_| spec.time_limit.is_none());
+        let queue = self.engine.configuration().queue_for(&spec.queue);
+        let longest = self.options.launcher.longest_run(queue.as_str()).filter(|_| spec.time_limit.is_none());
         let longest = longest.map(|(longest, why)| {
             format!(
                 "an attempt runs for {} at most ({why}); the next one goes on from the last checkpoint",
@@ -66,11 +66,7 @@ impl Actor {
 
     /// Refuses a job of which no attempt could run as it asks.
     pub(super) fn refuse_unrunnable(&self, spec: &JobSpec) -> Result<(), Error> {
-        self.refuse_too_long(spec.time_limit)?;
-        let mut limits = self.options.launcher.largest_gang().into_iter();
-        if let Some(GangLimit { of, max, why }) = limits.find(|limit| limit.of.needed_by(&spec.gang) > limit.max) {
-            return Err(Error::TooLarge { needs: of.needed_by(&spec.gang), of, max, why });
-        }
+        self.refuse_beyond_limits(spec)?;
         let Some(container) = &spec.program.container else { return Ok(()) };
         match self.options.launcher.missing_for_image(&container.image) {
             Some(why) => Err(Error::NoContainers { image: container.image.clone(), why }),
@@ -78,11 +74,18 @@ impl Actor {
         }
     }
 
-    /// Refuses a time limit that no attempt could make use of.
-    pub(super) fn refuse_too_long(&self, limit: Option<Duration>) -> Result<(), Error> {
-        match limit.zip(self.options.launcher.longest_run()) {
-            Some((asked, (longest, why))) if asked > longest => Err(Error::TooLong { asked, longest, why }),
-            _ => Ok(()),
+    /// Refuses a time limit that no attempt could make use of, and a gang that would never start.
+    pub(super) fn refuse_beyond_limits(&self, spec: &JobSpec) -> Result<(), Error> {
+        let (launcher, queue) = (&self.options.launcher, self.engine.configuration().queue_for(&spec.queue));
+        if let Some((asked, (longest, why))) = spec.time_limit.zip(launcher.longest_run(queue.as_str()))
+            && asked > longest
+        {
+            return Err(Error::TooLong { asked, longest, why });
+        }
+        let mut sizes = launcher.largest_gang(queue.as_str()).into_iter();
+        match sizes.find(|size| size.of.needed_by(&spec.gang) > size.max) {
+            Some(GangLimit { of, max, why }) => Err(Error::TooLarge { needs: of.needed_by(&spec.gang), of, max, why }),
+            None => Ok(()),
         }
     }
 

@@ -122,6 +122,7 @@ impl Actor {
                     version: PROTOCOL_VERSION,
                     job: job.0,
                     job_name: spec.name.clone(),
+                    queue: record.queue.to_string(),
                     attempt: attempt.0,
                     epoch: epoch.0,
                     node_rank,

@@ -36,12 +36,12 @@ impl Actor {
         Changing { job: id, mut changes, by }: Changing,
         batch: &mut Batch,
     ) -> Result<api::ChangeAnswer, Error> {
-        for change in &changes {
-            if let JobChange::TimeLimit(limit) = change {
-                self.refuse_too_long(*limit)?;
-            }
-        }
         let job = self.engine.job(id).ok_or_else(|| self.not_live(id))?;
+        if changes.iter().any(|change| matches!(change, JobChange::TimeLimit(_) | JobChange::Queue(_))) {
+            let mut changed = (*job.spec).clone();
+            changes.iter().for_each(|change| change.apply_to(&mut changed));
+            self.refuse_beyond_limits(&changed)?;
+        }
         if job.attempt().is_none() {
             changes.retain(|change| change.changes(job));
         }

@@ -102,13 +102,15 @@ pub trait Launcher: Send + Sync {
         drop(gangs);
     }
 
-    /// Returns the longest that an attempt may run, and who says so; none if nobody limits it.
-    fn longest_run(&self) -> Option<(Duration, String)> {
+    /// Returns the longest that an attempt of a queue's job may run, and who says so; none if nobody limits it.
+    fn longest_run(&self, queue: &str) -> Option<(Duration, String)> {
+        let _ = queue;
         None
     }
 
-    /// Returns how much a gang may hold, by each limit of the launcher's own system.
-    fn largest_gang(&self) -> Vec<GangLimit> {
+    /// Returns how much a gang of a queue may hold, by each limit of the launcher's own system.
+    fn largest_gang(&self, queue: &str) -> Vec<GangLimit> {
+        let _ = queue;
         Vec::new()
     }
 

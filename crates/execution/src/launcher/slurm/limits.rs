@@ -1,13 +1,14 @@
 //! How long jobs may run in a partition, and on how many nodes, as `scontrol show partition` says (scontrol(1), slurm.conf(5): MaxTime,
 //! DefaultTime, MaxNodes), and by the limits of accounts and qualities of service ([`policies`]).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::SlurmLauncher;
 use super::command::Programs;
 use super::policies::{self, Policies};
 use super::pool::Allocation;
-use super::script::TIME_LIMIT_MARGIN;
+use super::script::{JobOptions, TIME_LIMIT_MARGIN};
 use super::settings::word;
 use super::sizes::Size;
 use crate::launcher::{GangLimit, LaunchError, Limited};
@@ -86,36 +87,58 @@ impl JobLimits {
     }
 }
 
+/// What jobs may take, by their queues.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Limits {
+    of_most: JobLimits,
+    /// Of the queues with an account or a QOS of their own.
+    of_queues: BTreeMap<String, JobLimits>,
+}
+
 impl SlurmLauncher {
     /// Returns what jobs may take in the partition. If Slurm doesn't say it in a form that is understood, that is no reason
     /// to do without its nodes.
-    pub(super) fn limits_of(&self, partition: &str) -> Result<JobLimits, LaunchError> {
+    pub(super) fn limits_of(&self, partition: &str) -> Result<Limits, LaunchError> {
         let limits = match JobLimits::read(&self.programs, partition) {
             Err(LaunchError::Refused { message, .. }) => {
                 tracing::warn!(partition, message, "Slurm doesn't say how long jobs may run");
-                return Ok(JobLimits::default());
+                return Ok(Limits::default());
             }
             read => read?,
         };
-        match policies::read(&self.programs, &self.options.job, partition, limits.qos.as_deref()) {
-            Ok(policies) => Ok(limits.and(policies)),
-            Err(error) => {
-                tracing::warn!(%error, "slurmdbd doesn't say what accounts and qualities of service limit");
-                Ok(limits)
+        let with_policies =
+            |options: &JobOptions| match policies::read(&self.programs, options, partition, limits.qos.as_deref()) {
+                Ok(policies) => limits.clone().and(policies),
+                Err(error) => {
+                    tracing::warn!(%error, "slurmdbd doesn't say what accounts and qualities of service limit");
+                    limits.clone()
+                }
+            };
+        // Many queues may have one account.
+        let mut known: BTreeMap<&JobOptions, JobLimits> = BTreeMap::new();
+        let mut all = Limits::default();
+        for (queue, options) in self.options.all_jobs() {
+            let limits = known.entry(options).or_insert_with(|| with_policies(options)).clone();
+            match queue {
+                Some(queue) => drop(all.of_queues.insert(queue.to_owned(), limits)),
+                None => all.of_most = limits,
             }
         }
+        Ok(all)
     }
 
     /// Returns how much a gang may hold. In a pool a job of Slurm's is one node, whatever the gangs in it are.
-    pub(super) fn sizes(&self) -> Vec<GangLimit> {
+    pub(super) fn sizes(&self, queue: &str) -> Vec<GangLimit> {
         let is_job_of_its_own = !matches!(self.options.allocation, Allocation::Pool { .. });
-        let sizes = self.limits().sizes.into_iter().filter(|size| is_job_of_its_own || !size.is_per_job);
+        let sizes = self.limits(queue).sizes.into_iter().filter(|size| is_job_of_its_own || !size.is_per_job);
         sizes.map(|size| size.limit).collect()
     }
 
-    /// Returns the limits that Slurm was last known to have.
-    pub(super) fn limits(&self) -> JobLimits {
-        self.state().limits.as_ref().map_or_else(JobLimits::default, |(_, limits)| limits.clone())
+    /// Returns the limits that Slurm was last known to have for a queue's jobs.
+    pub(super) fn limits(&self, queue: &str) -> JobLimits {
+        let state = self.state();
+        let limits = state.limits.as_ref().map(|(_, limits)| limits.of_queues.get(queue).unwrap_or(&limits.of_most));
+        limits.cloned().unwrap_or_default()
     }
 }
 

@@ -20,6 +20,7 @@ mod jobs;
 mod json;
 mod limits;
 mod nodes;
+mod options;
 mod pace;
 mod policies;
 mod pool;
@@ -38,13 +39,12 @@ mod topology;
 mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub use gres::gpus;
+pub use options::SlurmOptions;
 pub use pool::Allocation;
 pub use script::JobOptions;
 pub use topology::{InvalidTopology, Places, read_topology};
@@ -56,7 +56,7 @@ use crate::supervisor::IDENTITY_FILE;
 use command::{Programs, SLURM};
 use demand::Demand;
 use jobs::{SlurmJob, Stage};
-use limits::JobLimits;
+use limits::Limits;
 use nodes::SlurmNode;
 use pace::Pace;
 use probes::{Probes, Verdict};
@@ -80,31 +80,6 @@ const STEP_KILL_WAIT: Duration = Duration::from_secs(3);
 /// How long the other shares of a gang may take to stop in order once one of its nodes is unreachable.
 const PEERS_WAIT: Duration = Duration::from_mins(2);
 
-/// Options of the launcher.
-#[derive(Clone)]
-pub struct SlurmOptions {
-    /// The supervisor's program, at the same path on every node.
-    pub program: PathBuf,
-    /// The data folder: jobs with a comment below it belong to this control plane.
-    pub folder: PathBuf,
-    /// The environment of Slurm's programs and of the jobs.
-    pub environment: BTreeMap<OsString, OsString>,
-    /// Account and partition of the jobs.
-    pub job: JobOptions,
-    /// Whether gangs have jobs of their own or run in a pool.
-    pub allocation: Allocation,
-    /// How long a job may wait in Slurm's queue before its gang is placed elsewhere.
-    pub pending_max: Duration,
-    /// The network domains of nodes.
-    pub places: Places,
-}
-
-impl fmt::Debug for SlurmOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SlurmOptions").field("folder", &self.folder).field("job", &self.job).finish_non_exhaustive()
-    }
-}
-
 /// Launches through Slurm.
 #[derive(Debug)]
 pub struct SlurmLauncher {
@@ -118,7 +93,7 @@ struct State {
     /// Slurm's default partition, once it is known.
     default_partition: Option<String>,
     /// What jobs may take there, and when Slurm said so.
-    limits: Option<(Instant, JobLimits)>,
+    limits: Option<(Instant, Limits)>,
     /// Result of the last query.
     snapshot: Option<Snapshot>,
     /// Whether queried nodes respond.
@@ -190,7 +165,8 @@ impl SlurmLauncher {
         let nodes: Vec<_> = gang.iter().filter_map(|spec| snapshot.node(&spec.node)).collect();
         let slice = Slice::of(gang, &nodes);
         let path = record::write_script(&folder, &script::script(gang, &slice, &self.options.program, None))?;
-        let mut arguments = script::sbatch(gang, &slice, &self.options.job, (&folder, &self.limits()));
+        let options = self.options.job_of(&first.queue);
+        let mut arguments = script::sbatch(gang, &slice, options, (&folder, &self.limits(&first.queue)));
         arguments.push(path.display().to_string());
         record::announce(&folder)?;
         let output = self.programs.run("sbatch", &arguments)?;
@@ -441,12 +417,12 @@ impl Launcher for SlurmLauncher {
         state.snapshot.iter().flat_map(|snapshot| snapshot.allocations(&gangs, &state.cancelled)).collect()
     }
 
-    fn longest_run(&self) -> Option<(Duration, String)> {
-        self.limits().max.map(|longest| (longest.time, longest.why))
+    fn longest_run(&self, queue: &str) -> Option<(Duration, String)> {
+        self.limits(queue).max.map(|longest| (longest.time, longest.why))
     }
 
-    fn largest_gang(&self) -> Vec<GangLimit> {
-        self.sizes()
+    fn largest_gang(&self, queue: &str) -> Vec<GangLimit> {
+        self.sizes(queue)
     }
 
     fn survey_interval(&self, has_jobs: bool) -> Duration {

@@ -193,7 +193,7 @@ impl SlurmLauncher {
         ];
         arguments.extend(holding.is_this_node.then(|| format!("--nodelist={}", holding.node.name)));
         arguments.extend(Slice::whole(holding.node).gres.map(|gres| format!("--gres={gres}")));
-        arguments.extend(self.limits().time(holding.time_limit).map(|time| format!("--time={time}")));
+        arguments.extend(self.limits("").time(holding.time_limit).map(|time| format!("--time={time}")));
         arguments.extend(script::account(&self.options.job));
         arguments.push(script.display().to_string());
         self.programs.run("sbatch", &arguments).map(|_| ())

@@ -156,7 +156,8 @@ impl SlurmLauncher {
             return Ok(());
         }
         let late = self.late_gangs(snapshot);
-        let names_reservation = self.options.job.sbatch.iter().any(|word| word.starts_with("--reservation"));
+        let mut arguments = self.options.all_jobs().flat_map(|(_, job)| &job.sbatch);
+        let names_reservation = arguments.any(|word| word.starts_with("--reservation"));
         let mut state = self.state();
         let age_max = match state.refusals.nodes.values().any(|refusal| refusal.reservation.is_some()) {
             _ if !late.is_empty() => Some(Duration::ZERO),

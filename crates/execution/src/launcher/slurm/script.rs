@@ -26,7 +26,7 @@ const CPU_KIND: &str = "cpu";
 pub(super) const TIME_LIMIT_MARGIN: Duration = Duration::from_mins(10);
 
 /// Account, partition and further options of jobs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobOptions {
     /// The partition; none: Slurm's default.
     pub partition: Option<String>,
@@ -232,6 +232,7 @@ mod tests {
             version: PROTOCOL_VERSION,
             job: 7,
             job_name: "train".to_owned(),
+            queue: "default".to_owned(),
             attempt: 2,
             epoch: 7,
             node: (*node).to_owned(),

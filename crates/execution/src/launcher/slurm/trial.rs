@@ -1,8 +1,10 @@
 //! Asks Slurm, before anything is submitted, whether it takes jobs with the configured account, quality of service and further
 //! arguments.
 
+use std::collections::BTreeSet;
+
 use super::SlurmLauncher;
-use super::script::account;
+use super::script::{JobOptions, account};
 use crate::launcher::LaunchError;
 
 /// Parts of Slurm's messages for what no later moment makes good (slurm_errno.c and sbatch's opt.c, 22.05 to 25.05). Others,
@@ -25,8 +27,18 @@ impl SlurmLauncher {
     /// # Errors
     /// [`LaunchError::Refused`] if Slurm will never take such a job, [`LaunchError::Unavailable`] if it doesn't answer.
     pub fn try_options(&self) -> Result<(), LaunchError> {
+        let mut tried = BTreeSet::new();
+        for (queue, options) in self.options.all_jobs() {
+            if tried.insert(options) {
+                self.try_one(options).map_err(|error| of_queue(error, queue))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn try_one(&self, options: &JobOptions) -> Result<(), LaunchError> {
         let mut arguments = ["--test-only", "--nodes=1", "--time=1", "--output=/dev/null"].map(str::to_owned).to_vec();
-        arguments.extend(account(&self.options.job));
+        arguments.extend(account(options));
         arguments.push("--wrap=true".to_owned());
         match self.programs.run("sbatch", &arguments) {
             Err(LaunchError::Refused { message, .. }) if !is_for_ever(&message) => {
@@ -35,6 +47,16 @@ impl SlurmLauncher {
             }
             ran => ran.map(drop),
         }
+    }
+}
+
+/// Names the queue whose account, QOS or arguments Slurm refuses.
+fn of_queue(error: LaunchError, queue: Option<&str>) -> LaunchError {
+    match (error, queue) {
+        (LaunchError::Refused { system, message }, Some(queue)) => {
+            LaunchError::Refused { system, message: format!("{message} (of the queue {queue})") }
+        }
+        (error, _) => error,
     }
 }
 

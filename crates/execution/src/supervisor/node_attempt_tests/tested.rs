@@ -50,6 +50,7 @@ pub(in crate::supervisor) fn spec(ranks: u32, nodes: u32) -> SupervisorSpec {
         version: PROTOCOL_VERSION,
         job: 1,
         job_name: "test".to_owned(),
+        queue: "default".to_owned(),
         attempt: 1,
         epoch: 7,
         node: "here".to_owned(),
