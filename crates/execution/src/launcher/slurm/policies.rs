@@ -1,8 +1,9 @@
 //! Limits that administrators keep in slurmdbd, for accounts and qualities of service (sacctmgr(1)): how long jobs may run (MaxWall)
 //! and how much they may hold ([`sizes`]). A job that asks for more waits for ever.
 //!
-//! Of the limits of time, Slurm takes the first that is set: the partition's QOS, the job's QOS, the association of the user with
-//! the account, which inherits from the accounts above it (<https://slurm.schedmd.com/resource_limits.html>).
+//! Of the limits of time, Slurm takes the first that is set: the partition's QOS, the job's QOS (first if it has the flag OverPartQOS),
+//! the association of the user with the account, which inherits from the accounts above it
+//! (<https://slurm.schedmd.com/resource_limits.html>).
 
 use std::time::Duration;
 
@@ -65,6 +66,9 @@ pub(super) fn read(
         let text = table(&["qos", "where", &format!("name={name}"), Quality::FORMAT])?;
         qualities.push(Quality::of(name, &text));
     }
+    if qualities.last().is_some_and(|qos| qos.is_over_partitions) {
+        qualities.reverse();
+    }
     let mut accounts = Vec::new();
     let mut next = Some(account.clone());
     while let Some(name) = next.take().filter(|_| accounts.len() < ACCOUNTS_MAX) {
@@ -87,14 +91,13 @@ impl Policies {
             .find_map(|qos| qos.max_wall.map(|time| longest(time, format!("MaxWall of Slurm's QOS {}", qos.name))));
         let by_account = || of_user.max_wall.map(|time| longest(time, format!("MaxWall of Slurm's account {account}")));
         let mut sources: Vec<Source> = qualities.iter().flat_map(Quality::sources).collect();
-        let mut add = |(limit, of): (&str, String), tres: &str, is_per_job| {
-            let why = format!("{limit} of Slurm's {of}");
-            sources.push(Source { why, amounts: amounts(tres), is_per_job, is_of_qos: false });
+        let mut add = |name, of, tres: &str| {
+            sources.push(Source { name, of, amounts: amounts(tres), is_of_qos: false });
         };
-        add(("MaxTRES", format!("account {account}")), &of_user.max_tres, true);
-        add(("GrpTRES", format!("user {user} in account {account}")), &of_user.grp_tres, false);
+        add("MaxTRES", format!("account {account}"), &of_user.max_tres);
+        add("GrpTRES", format!("user {user} in account {account}"), &of_user.grp_tres);
         for (name, account) in accounts {
-            add(("GrpTRES", format!("account {name}")), &account.grp_tres, false);
+            add("GrpTRES", format!("account {name}"), &account.grp_tres);
         }
         Policies { longest: by_qos.or_else(by_account), sizes: sizes::counting(&sources) }
     }
@@ -105,12 +108,14 @@ impl Policies {
 struct Quality {
     name: String,
     max_wall: Option<Duration>,
-    /// Lists of amounts, by the limit's name; `MaxTRES` is for a job.
+    /// Lists of amounts, by the limit's name.
     tres: Vec<(&'static str, String)>,
+    /// Whether its limits count before those of the partition's QOS.
+    is_over_partitions: bool,
 }
 
 impl Quality {
-    const FORMAT: &str = "format=MaxWall,MaxTRES,GrpTRES,MaxTRESPU,MaxTRESPA";
+    const FORMAT: &str = "format=MaxWall,MaxTRES,GrpTRES,MaxTRESPU,MaxTRESPA,Flags";
 
     fn of(name: &str, text: &str) -> Quality {
         let fields: Vec<&str> = text.trim_end().split('|').collect();
@@ -120,15 +125,16 @@ impl Quality {
             name: name.to_owned(),
             max_wall: duration(field(0)),
             tres: limits.into_iter().zip(1..).map(|(limit, place)| (limit, field(place).to_owned())).collect(),
+            is_over_partitions: field(5).split(',').any(|flag| flag == "OverPartQOS"),
         }
     }
 
     fn sources(&self) -> impl Iterator<Item = Source> {
         self.tres.iter().map(|(limit, tres)| Source {
-            why: format!("{limit} of Slurm's QOS {}", self.name),
+            name: limit,
+            of: format!("QOS {}", self.name),
             amounts: amounts(tres),
-            is_per_job: *limit == "MaxTRES",
-            is_of_qos: *limit == "MaxTRES" || *limit == "GrpTRES",
+            is_of_qos: true,
         })
     }
 }
@@ -187,7 +193,8 @@ mod tests {
 
     #[test]
     fn the_first_limit_of_time_counts_and_every_limit_of_size_with_where_it_is_from() {
-        let qos = Quality::of("normal", "|gres/gpu=8|||\n");
+        let qos = Quality::of("normal", "|gres/gpu=8||||DenyOnLimit,OverPartQOS\n");
+        assert!(qos.is_over_partitions);
         let user = Association::of("|1:00:00||gres/gpu=4||\n", "main");
         let accounts = [
             ("lab".to_owned(), Association::of("||||gres/gpu=16|dept\n", "main")),

@@ -167,7 +167,13 @@ impl SlurmLauncher {
         let is_young = |age_max| state.refusals.reservations.as_ref().is_some_and(|(at, _)| at.elapsed() < age_max);
         if !names_reservation && age_max.is_some_and(|age_max| !is_young(age_max)) {
             drop(state);
-            let reservations = Reservation::read_all(&self.programs)?;
+            let reservations = match Reservation::read_all(&self.programs) {
+                Err(LaunchError::Refused { message, .. }) => {
+                    tracing::warn!(message, "Slurm doesn't say what is reserved");
+                    Vec::new()
+                }
+                read => read?,
+            };
             state = self.state();
             state.refusals.reservations = Some((Instant::now(), reservations));
         }
@@ -186,7 +192,8 @@ impl SlurmLauncher {
         let late = waiting.filter_map(|(folder, _)| {
             let job = snapshot.job_of(folder, None).filter(|job| job.stage == Stage::Pending)?;
             let is_new = !state.refusals.has_gang(folder);
-            (is_new && About::of(&job.reason) != About::Anywhere).then(|| (folder.clone(), job))
+            let may_help = About::of(&job.reason) != About::Anywhere && !job.required.is_empty();
+            (is_new && may_help).then(|| (folder.clone(), job))
         });
         late.collect()
     }
