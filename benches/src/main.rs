@@ -41,6 +41,8 @@ mod report;
 #[cfg(feature = "product")]
 mod scheduler;
 #[cfg(feature = "product")]
+mod slurm;
+#[cfg(feature = "product")]
 mod soak;
 #[cfg(feature = "stragglers")]
 mod stragglers;
@@ -86,6 +88,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("recovery", recovery::run),
     #[cfg(feature = "product")]
     ("scheduler", scheduler::run),
+    #[cfg(feature = "product")]
+    ("slurm", slurm::run),
     #[cfg(feature = "product")]
     ("soak", soak::run),
     #[cfg(feature = "stragglers")]

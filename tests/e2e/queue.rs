@@ -89,3 +89,29 @@ fn what_no_gang_waits_for_is_withdrawn_and_what_slurm_refuses_is_shown() {
     let job = on.product.wait_state(&id, "succeeded");
     assert_eq!((attempts(&job), job["faults"].as_u64()), (1, Some(0)), "{job:#}");
 }
+
+/// A gang that comes when its nodes have just been given back, or taken, isn't placed on them, and is charged with no fault.
+#[test]
+fn a_gang_that_comes_as_its_nodes_go_has_no_fault() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = up_in_queue(2);
+    on.product.start();
+    on.wait_node("n2", "draining");
+    let gang = "name: gang\nnum_nodes: 2\nresources: {accelerators: \"H100:4\"}\nrun: exit 0\n";
+    let is_held = || !named(&on, "RUNNING").is_empty();
+    let succeeds = |id: &str| {
+        let job = on.product.wait_state(id, "succeeded");
+        assert_eq!(job["faults"].as_u64(), Some(0), "{job:#}");
+        attempts(&job)
+    };
+    succeeds(&on.product.submit(gang));
+    // It keeps idle nodes for half a minute.
+    wait_for("the nodes to be given back", || (!is_held()).then_some(()));
+    assert_eq!(succeeds(&on.product.submit(gang)), 1, "a node that is given back takes nothing");
+    wait_for("the nodes to be held", || is_held().then_some(()));
+    on.slurm("scancel", &["--name=gangline-queue"]);
+    wait_for("the nodes to be taken", || (!is_held()).then_some(()));
+    succeeds(&on.product.submit(gang));
+}

@@ -79,7 +79,7 @@ enum Command {
     Bench {
         /// Which one.
         name: Option<String>,
-        /// Its options; all take --write, which writes what was printed as a page below docs/benchmarks; planning has --rows FILE..., --plot FILE, --fit, --each and --leave-one-out, plane has --only PART (--help), scheduler has --only right|fast|good and --quick, coding and checkpoint have --quick, diagnosis has --corpus DIR, recovery has --injections N and --only PART (--help), tensors has --count N.
+        /// Its options; all take --write, which writes what was printed as a page below docs/benchmarks; planning has --rows FILE..., --plot FILE, --fit, --each and --leave-one-out, plane has --only PART (--help), scheduler has --only right|fast|good and --quick, coding and checkpoint have --quick, diagnosis has --corpus DIR, recovery has --injections N and --only PART (--help), slurm has --starts N, tensors has --count N.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },

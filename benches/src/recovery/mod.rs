@@ -8,7 +8,7 @@ mod attempts;
 mod ddp;
 mod heartbeats;
 mod plane;
-mod product;
+pub(super) mod product;
 mod saving;
 pub(super) mod simulated;
 mod slurm;

@@ -11,7 +11,7 @@ use super::spawned::Folder;
 use crate::processes::{self, Signal};
 
 /// What is waited for comes in this time, on a busy machine too.
-pub(super) const PATIENCE: Duration = Duration::from_secs(180);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// Between two looks that start a process each: they shall not be what is measured.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Options of tinygpt for steps that cost little.
@@ -19,7 +19,7 @@ const SMALL: &str = "--width 16 --layers 1 --heads 2 --context 16 --batch 2 --co
 
 /// A control plane with its timing as it comes, at a port that the system chose.
 #[derive(Debug)]
-pub(super) struct Product {
+pub(crate) struct Product {
     /// Ends with what was started in it. Before it, `up` ends.
     up: Option<Child>,
     /// The command line.
@@ -28,7 +28,7 @@ pub(super) struct Product {
     server: PathBuf,
     options: Vec<String>,
     environment: Vec<(String, String)>,
-    pub(super) folder: Folder,
+    pub(crate) folder: Folder,
 }
 
 impl Product {
@@ -36,7 +36,7 @@ impl Product {
     ///
     /// # Errors
     /// When no folder can be made.
-    pub(super) fn down(program: PathBuf, options: &[&str]) -> Result<Product> {
+    pub(crate) fn down(program: PathBuf, options: &[&str]) -> Result<Product> {
         let options = ["--listen", "127.0.0.1:0"].iter().chain(options).map(|option| (*option).to_owned()).collect();
         let server = program.clone();
         Ok(Product { up: None, program, server, options, environment: Vec::new(), folder: Folder::new()? })
@@ -46,7 +46,7 @@ impl Product {
     ///
     /// # Errors
     /// When it doesn't start.
-    pub(super) fn up(program: PathBuf, node: &str, environment: &[(String, String)]) -> Result<Product> {
+    pub(crate) fn up(program: PathBuf, node: &str, environment: &[(String, String)]) -> Result<Product> {
         let mut product = Product::down(program, &["--node", node])?;
         product.environment = environment.to_vec();
         product.start()?;
@@ -54,12 +54,12 @@ impl Product {
     }
 
     /// Sets an environment variable of what is started from now on.
-    pub(super) fn set(&mut self, name: &str, value: &str) {
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
     /// Starts the control plane from this path from now on. Supervisors are started from where the control plane was.
-    pub(super) fn serve_from(&mut self, path: PathBuf) {
+    pub(crate) fn serve_from(&mut self, path: PathBuf) {
         self.server = path;
     }
 
@@ -67,7 +67,7 @@ impl Product {
     ///
     /// # Errors
     /// When it ends or doesn't answer.
-    pub(super) fn start(&mut self) -> Result<()> {
+    pub(crate) fn start(&mut self) -> Result<()> {
         // One of an earlier life would be mistaken for this one's.
         let _ = std::fs::remove_file(self.folder.path("data/endpoint"));
         let mut command = self.command(&self.server, &["up"]);
@@ -86,7 +86,7 @@ impl Product {
     ///
     /// # Errors
     /// When it isn't up.
-    pub(super) fn kill(&mut self) -> Result<()> {
+    pub(crate) fn kill(&mut self) -> Result<()> {
         let mut up = self.up.take().context("the control plane is up")?;
         up.kill().context("kill the control plane")?;
         up.wait().context("wait for the control plane")?;
@@ -97,7 +97,7 @@ impl Product {
     ///
     /// # Errors
     /// When it isn't up.
-    pub(super) fn pid(&self) -> Result<u32> {
+    pub(crate) fn pid(&self) -> Result<u32> {
         self.up.as_ref().map(Child::id).context("the control plane is up")
     }
 
@@ -105,7 +105,7 @@ impl Product {
     ///
     /// # Errors
     /// When it refuses, with its words.
-    pub(super) fn ask(&self, arguments: &[&str]) -> Result<Value> {
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Result<Value> {
         let mut command = self.command(&self.program, &["--json"]);
         command.args(arguments).current_dir(self.folder.root()).stdin(Stdio::null());
         let output = command.output().context("start gangline")?;
@@ -118,14 +118,14 @@ impl Product {
     ///
     /// # Errors
     /// When it is refused.
-    pub(super) fn submit(&self, job_file: &str) -> Result<String> {
+    pub(crate) fn submit(&self, job_file: &str) -> Result<String> {
         std::fs::write(self.folder.path("job.yaml"), job_file).context("write a job file")?;
         let submitted = self.ask(&["submit", "job.yaml"])?;
         submitted["job"].as_str().map(str::to_owned).context("a submitted job has an id")
     }
 
     /// A job file that trains with tinygpt and saves every twenty steps, in a folder of that name.
-    pub(super) fn training(&self, name: &str, slots: u32, options: &str) -> String {
+    pub(crate) fn training(&self, name: &str, slots: u32, options: &str) -> String {
         format!(
             "name: {name}\nresources: {{accelerators: \"cpu:{slots}\"}}\nrun: exec '{}' tinygpt {SMALL} --checkpoint-every \
              20 {options}\ncheckpoint: {{path: \"{}\", grace: 5s}}\nrecovery: {{max_faults: 1000}}\n",
@@ -138,7 +138,7 @@ impl Product {
     ///
     /// # Errors
     /// When there is none.
-    pub(super) fn job(&self, id: &str) -> Result<Value> {
+    pub(crate) fn job(&self, id: &str) -> Result<Value> {
         self.ask(&["show", id])
     }
 
@@ -146,7 +146,7 @@ impl Product {
     ///
     /// # Errors
     /// When that takes too long, or the job is over before.
-    pub(super) fn until<T>(&self, id: &str, what: &str, is_so: impl Fn(&Value) -> Option<T>) -> Result<T> {
+    pub(crate) fn until<T>(&self, id: &str, what: &str, is_so: impl Fn(&Value) -> Option<T>) -> Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let job = self.job(id)?;
@@ -164,7 +164,7 @@ impl Product {
     ///
     /// # Errors
     /// When it doesn't end.
-    pub(super) fn cancel(&self, id: &str) -> Result<()> {
+    pub(crate) fn cancel(&self, id: &str) -> Result<()> {
         self.ask(&["cancel", id])?;
         self.until(id, "it is cancelled", |job| is_over(job).then_some(()))
     }
@@ -186,19 +186,19 @@ impl Drop for Product {
 }
 
 /// Whether the job has ended.
-pub(super) fn is_over(job: &Value) -> bool {
+pub(crate) fn is_over(job: &Value) -> bool {
     !["waiting", "starting", "running", "stopping"].iter().any(|state| job["state"] == *state)
 }
 
 /// The process of a rank of the job's last attempt.
-pub(super) fn rank_pid(job: &Value, rank: u64) -> Option<u32> {
+pub(crate) fn rank_pid(job: &Value, rank: u64) -> Option<u32> {
     let share = &job["attempts"].as_array()?.last()?["shares"][0];
     let found = share["ranks"].as_array()?.iter().find(|entry| entry["rank"] == rank)?;
     u32::try_from(found["pid"].as_u64()?).ok()
 }
 
 /// The supervisor of the first node of the job's last attempt.
-pub(super) fn supervisor_pid(job: &Value) -> Option<u32> {
+pub(crate) fn supervisor_pid(job: &Value) -> Option<u32> {
     let attempt = job["attempts"].as_array()?.last()?;
     u32::try_from(attempt["shares"][0]["supervisor_pid"].as_u64()?).ok()
 }
@@ -207,7 +207,7 @@ pub(super) fn supervisor_pid(job: &Value) -> Option<u32> {
 ///
 /// # Errors
 /// When there is no such process.
-pub(super) fn kill(pid: u32) -> Result<std::time::SystemTime> {
+pub(crate) fn kill(pid: u32) -> Result<std::time::SystemTime> {
     let now = std::time::SystemTime::now();
     processes::signal(pid, Signal::KILL)?;
     Ok(now)

@@ -151,6 +151,7 @@ pub(crate) fn choose(
         return local(config, args, &inherited);
     }
     let nodes = args.pool_nodes.or(file.pool_nodes).map(NonZeroU32::get);
+    let is_allocation_said = args.allocation.or(file.allocation).is_some();
     let allocation = match args.allocation.or(file.allocation) {
         Some(AllocationKind::Pool) => Allocation::Pool { nodes },
         _ if nodes.is_some() => {
@@ -188,9 +189,8 @@ pub(crate) fn choose(
         Ok(nodes) => {
             let nodes = nodes.unwrap_or_default();
             output::tell(&format!("Slurm has {} node(s) for jobs", nodes.len()));
-            if let Some(warning) = beyond_reach(&nodes, address) {
-                output::tell(&warning);
-            }
+            let hints = [beyond_reach(&nodes, address), beside_others(&nodes).filter(|_| !is_allocation_said)];
+            hints.iter().flatten().for_each(|hint| output::tell(hint));
         }
         Err(refusal @ LaunchError::Refused { .. }) => {
             let hint =
@@ -265,6 +265,17 @@ fn beyond_reach(nodes: &[SurveyedNode], address: SocketAddr) -> Option<String> {
     ))
 }
 
+/// Returns a hint if others run jobs on some of the nodes: a gang that is submitted only once its nodes are free may starve beside them.
+fn beside_others(nodes: &[SurveyedNode]) -> Option<String> {
+    let shared = nodes.iter().filter(|node| node.taken.accelerators > 0).count();
+    (shared > 0).then(|| {
+        format!(
+            "others run jobs on {shared} of these nodes: with --allocation queue a gang keeps its place in Slurm's queue; \
+             docs/guides/slurm.md tells when that is better"
+        )
+    })
+}
+
 /// Reports whether a name or address is this machine's, or can't be resolved.
 fn is_here(address: &str) -> bool {
     let found = (address, 0).to_socket_addrs();
@@ -302,6 +313,15 @@ mod tests {
             openness: Openness::Open,
             taken: Taken::default(),
         }
+    }
+
+    #[test]
+    fn others_on_the_nodes_are_pointed_out() {
+        let taken = Taken { accelerators: 1, ..Taken::default() };
+        let shared = SurveyedNode { taken, ..node("a", "127.0.0.1") };
+        assert_eq!(beside_others(&[node("a", "127.0.0.1")]), None);
+        let said = beside_others(&[shared, node("b", "127.0.0.1")]).expect("a hint");
+        assert!(said.contains("on 1 of these nodes") && said.contains("--allocation queue"), "{said}");
     }
 
     #[test]

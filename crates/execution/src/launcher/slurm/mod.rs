@@ -52,7 +52,6 @@ pub use topology::{InvalidTopology, Places, read_topology};
 use super::spec::{last_words, write_spec};
 use super::{FINAL_REPORT_FILE, GangAllocation, GangLimit, LaunchError, Launcher, Presence, SurveyedNode, WantedGang};
 use crate::protocol::SupervisorSpec;
-use crate::supervisor::IDENTITY_FILE;
 use command::{Programs, SLURM};
 use demand::Demand;
 use jobs::{SlurmJob, Stage};
@@ -63,7 +62,7 @@ use probes::{Probes, Verdict};
 use record::Record;
 use refusals::Refusals;
 use script::{Slice, gang_folder, step_name};
-use share::{began_before, has_ended, have_others_ended, is_in_pool, job_folder, node_of, was_unable};
+use share::{began_before, has_ended, has_signed, have_others_ended, is_in_pool, job_folder, node_of, was_unable};
 use snapshot::{Snapshot, default_partition};
 
 /// How long a supervisor whose attempt has ended waits for a control plane that is away: meanwhile the gang keeps its nodes.
@@ -106,6 +105,8 @@ struct State {
     kills: BTreeMap<PathBuf, Instant>,
     /// Jobs that this process has cancelled, as long as Slurm knows them.
     cancelled: BTreeSet<u64>,
+    /// Jobs that this process has ended whole, holding jobs among them, as long as Slurm knows them.
+    given_back: BTreeSet<u64>,
     /// Time when a holding job was last requested for each node that the pool lacks, or for a gang.
     held_at: BTreeMap<String, Instant>,
     /// The gangs for which nodes are asked for in Slurm's queue.
@@ -278,6 +279,7 @@ impl SlurmLauncher {
         if job.stage == Stage::Completing && !job.nodes.iter().any(|(node, _)| is_back(node)) {
             return Ok(());
         }
+        self.state().given_back.insert(job.id);
         self.cancel(&[job.id.to_string()])
     }
 
@@ -330,7 +332,8 @@ impl Launcher for SlurmLauncher {
             GangState::TooNew => (None, false),
             GangState::Job { job, is_over } => (Some(job), is_over),
             GangState::Nothing if was_unable(folder) => return Ok(Presence::Unable { why: last_words(folder) }),
-            GangState::Nothing if has_ended(folder) || folder.join(IDENTITY_FILE).exists() => {
+            // Without a job that holds its node, no step begins.
+            GangState::Nothing if has_ended(folder) && !is_in_pool(folder) || has_signed(folder) => {
                 return Ok(Presence::Gone);
             }
             GangState::Nothing => return Ok(Presence::Withdrawn),
@@ -434,30 +437,31 @@ impl Launcher for SlurmLauncher {
         let are_steps_needed = pool::has_holders(&self.options, &snapshot) || !self.state().kills.is_empty();
         let snapshot = if are_steps_needed { snapshot.with_steps(&self.programs)? } else { snapshot };
         self.follow_refusals(&snapshot)?;
-        let nodes = {
+        {
             let mut state = self.state();
             // The holding job of a node that was lost is dead, though Slurm may not say so yet.
             let is_held = |node: &str| {
                 self.options.allocation.holds_nodes() && pool::holder(&self.options, &snapshot, node).is_some()
             };
             state.probes.revisit(&snapshot, |node| !snapshot.is_leaving(node) && !is_held(node));
-            let closed = |node: &SlurmNode| self.refusal_of(node, &state.refusals);
-            let nodes = snapshot.surveyed(&self.options, &state.probes, state.demand.refusal.as_deref(), &closed);
             let may_start = |folder: &Path, at: &Instant| is_in_pool(folder) && at.elapsed() < pool::STEP_START_MAX * 2;
             let waits = |folder: &Path, at: &Instant| {
                 *at >= snapshot.at || may_start(folder, at) || snapshot.job_of(folder, None).is_some()
             };
             state.waiting_since.retain(|folder, at| waits(folder, at));
             state.cancelled.retain(|job| snapshot.has_job(*job));
+            state.given_back.retain(|job| snapshot.has_job(*job));
             state.snapshot = Some(snapshot.clone());
-            nodes
-        };
+        }
         self.carry_out_kills(&snapshot)?;
         match self.options.allocation {
             Allocation::Pool { nodes } => self.hold(&snapshot, nodes)?,
             Allocation::Queue => self.follow_demand(&snapshot)?,
             Allocation::Job => self.release(&snapshot)?,
         }
-        Ok(Some(nodes))
+        // After that: a node that has just been given back takes nothing any more.
+        let state = self.state();
+        let closed = |node: &SlurmNode| self.refusal_of(node, &snapshot, &state);
+        Ok(Some(snapshot.surveyed(&self.options, &state.probes, state.demand.refusal.as_deref(), &closed)))
     }
 }

@@ -217,7 +217,8 @@ impl SlurmLauncher {
             None => self.look()?,
         };
         let holder = holder(&self.options, &snapshot, &spec.node);
-        let held = snapshot.node(&spec.node).zip(holder.filter(|job| job.stage == Stage::Holding));
+        let is_kept = |job: &&SlurmJob| job.stage == Stage::Holding && !self.state().given_back.contains(&job.id);
+        let held = snapshot.node(&spec.node).zip(holder.filter(is_kept));
         let message = || format!("no job of Gangline holds {} now", spec.node);
         let (node, job) = held.ok_or_else(|| LaunchError::Unavailable { system: SLURM, message: message() })?;
         write_spec(&SupervisorSpec { keeps_visible_devices: false, address: node.address.clone(), ..spec.clone() })?;

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use super::jobs::{SlurmJob, Stage};
 use super::nodes::SlurmNode;
-use super::pool::Allocation;
+use super::pool::{self, Allocation};
 use super::reservations::Reservation;
 use super::snapshot::Snapshot;
-use super::{LIMITS_AGE_MAX, SlurmLauncher};
+use super::{LIMITS_AGE_MAX, SlurmLauncher, State};
 use crate::launcher::{LaunchError, Openness};
 
 /// A node that was refused is tried again after this time, even if nothing has changed; after twice as long each further time.
@@ -199,10 +199,13 @@ impl SlurmLauncher {
     }
 
     /// Returns why a node that is open by Slurm takes no gang for now.
-    pub(super) fn refusal_of(&self, node: &SlurmNode, refusals: &Refusals) -> Option<String> {
+    pub(super) fn refusal_of(&self, node: &SlurmNode, snapshot: &Snapshot, state: &State) -> Option<String> {
         if self.options.allocation != Allocation::Job {
-            return None;
+            let holder = pool::holder(&self.options, snapshot, &node.name);
+            let is_given_back = holder.is_some_and(|job| state.given_back.contains(&job.id));
+            return is_given_back.then(|| "Gangline is giving it back to Slurm".to_owned());
         }
+        let refusals = &state.refusals;
         let reservation = reservation_of(&refusals.reservations, node).filter(|_| node.is_reserved());
         let reserved = reservation.map(|one| format!("Slurm's reservation {} keeps it for others", one.name));
         reserved.or_else(|| refusals.of(&node.name, Instant::now()))

@@ -26,6 +26,11 @@ pub(super) fn has_ended(share: &Path) -> bool {
     share.join(STEP_END_FILE).exists()
 }
 
+/// Reports whether the supervisor of a share has started.
+pub(super) fn has_signed(share: &Path) -> bool {
+    share.join(IDENTITY_FILE).exists()
+}
+
 /// Reports whether a share's step could not begin because of a platform error.
 pub(super) fn was_unable(share: &Path) -> bool {
     let code = read_bounded(&share.join(STEP_END_FILE)).unwrap_or_default();

@@ -139,10 +139,11 @@ impl Snapshot {
                 Openness::Open | Openness::Closed { .. } if probes.verdict(&node.name) == Verdict::Unreachable => {
                     Openness::Silent { because: "its slurmd doesn't answer".to_owned() }
                 }
-                Openness::Open if options.allocation.holds_nodes() => {
-                    pool::openness(options, self, &node.name, refusal)
-                }
-                Openness::Open => closed(node).map_or(Openness::Open, |because| Openness::Closed { because }),
+                Openness::Open => match closed(node) {
+                    Some(because) => Openness::Closed { because },
+                    None if options.allocation.holds_nodes() => pool::openness(options, self, &node.name, refusal),
+                    None => Openness::Open,
+                },
                 by_slurm => by_slurm,
             };
             SurveyedNode {
