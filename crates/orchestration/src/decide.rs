@@ -17,6 +17,9 @@ const UNABLE_PAUSE: Duration = Duration::from_secs(15);
 /// The pause after something else than the control plane ended a job, in which it may become known what it was: an administrator
 /// who cancelled it doesn't want it to come back.
 const TERMINATED_PAUSE: Duration = Duration::from_secs(10);
+/// The pause before a job that was taken back is placed again: if the launcher's own system drops whatever it is given, it isn't
+/// given the job again and again without a rest.
+const WITHDRAWN_PAUSE: Duration = Duration::from_secs(5);
 
 impl Engine {
     pub(crate) fn settle(&mut self, now: Timestamp) -> Vec<Decision> {
@@ -132,7 +135,7 @@ impl Engine {
         } else if ends().any(|e| *e == ShareEnd::Unable) {
             requeue(now + UNABLE_PAUSE, RequeueReason::Unable)
         } else if ends().any(|e| *e == ShareEnd::Withdrawn) {
-            requeue(now, RequeueReason::Withdrawn)
+            requeue(now + WITHDRAWN_PAUSE, RequeueReason::Withdrawn)
         } else if job.requeues >= self.limits.requeues_max {
             end(Fate::RequeuesExhausted { requeues: job.requeues })
         } else if ends().any(|e| *e == ShareEnd::Requeue) {

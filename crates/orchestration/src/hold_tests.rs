@@ -56,7 +56,8 @@ fn a_held_job_lets_others_pass_and_starts_once_it_is_released() {
 fn a_job_that_is_taken_back_before_its_start_is_placed_again_however_often() {
     let mut world = busy();
     for _ in 0..1_001 {
-        assert_eq!(placed(&world.end(JobId(1), &ShareEnd::Withdrawn)), [1]);
+        assert_eq!(placed(&world.end(JobId(1), &ShareEnd::Withdrawn)), [] as [u64; 0], "after a pause");
+        assert_eq!(placed(&world.pass(5 * SECOND)), [1]);
     }
     world.check_replay();
 }
