@@ -265,7 +265,7 @@ fn beyond_reach(nodes: &[SurveyedNode], address: SocketAddr) -> Option<String> {
     ))
 }
 
-/// Returns a hint if others run jobs on some of the nodes: a gang that is submitted only once its nodes are free may starve beside them.
+/// Returns a hint if other users run jobs on some of the nodes: a gang that is submitted only once its nodes are free may starve there.
 fn beside_others(nodes: &[SurveyedNode]) -> Option<String> {
     let shared = nodes.iter().filter(|node| node.taken.accelerators > 0).count();
     (shared > 0).then(|| {

@@ -222,8 +222,7 @@ pub enum Presence {
         since: Duration,
         /// Why it waits, in that system's words; empty if unknown.
         why: String,
-        /// It has waited for too long: the nodes went to somebody else, so the gang should be placed
-        /// elsewhere.
+        /// It has waited for too long for nodes that don't come, so the gang should be placed elsewhere.
         is_overdue: bool,
     },
     /// Running.

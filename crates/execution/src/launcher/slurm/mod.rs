@@ -111,7 +111,7 @@ struct State {
     held_at: BTreeMap<String, Instant>,
     /// The gangs for which nodes are asked for in Slurm's queue.
     demand: Demand,
-    /// Gangs and nodes that Slurm doesn't bring together.
+    /// Gangs that wait for their nodes in vain, and nodes that take no gang because of it.
     refusals: Refusals,
 }
 
@@ -459,7 +459,7 @@ impl Launcher for SlurmLauncher {
             Allocation::Queue => self.follow_demand(&snapshot)?,
             Allocation::Job => self.release(&snapshot)?,
         }
-        // After that: a node that has just been given back takes nothing any more.
+        // The nodes are described last, since one that has just been given back is closed at once.
         let state = self.state();
         let closed = |node: &SlurmNode| self.refusal_of(node, &snapshot, &state);
         Ok(Some(snapshot.surveyed(&self.options, &state.probes, state.demand.refusal.as_deref(), &closed)))

@@ -25,7 +25,7 @@ pub struct SlurmOptions {
     pub queues: BTreeMap<String, JobOptions>,
     /// Whether gangs have jobs of their own or run in a pool.
     pub allocation: Allocation,
-    /// How long a job may wait in Slurm's queue before its gang is placed elsewhere.
+    /// How long a gang may wait in Slurm's queue for nodes that don't come, before it is placed elsewhere.
     pub pending_max: Duration,
     /// The network domains of nodes.
     pub places: Places,

@@ -63,13 +63,13 @@ impl About {
     }
 }
 
-/// What Slurm refuses.
+/// Gangs that Slurm doesn't start, and nodes that it gives to no gang.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     /// Gangs that wait in vain and are to be taken back, by their folders.
     gangs: BTreeSet<PathBuf>,
     nodes: BTreeMap<String, Refusal>,
-    /// None until somebody asks for them.
+    /// None until they are first needed.
     reservations: Option<Reservations>,
 }
 
@@ -82,13 +82,13 @@ fn reservation_of<'a>(known: &'a Option<Reservations>, node: &SlurmNode) -> Opti
     all.iter().find(|reservation| reservation.nodes.contains(&node.name))
 }
 
-/// A node that a gang waited for in vain.
+/// Why a node takes no gang: one has waited for it in vain.
 #[derive(Clone, Debug)]
 struct Refusal {
     why: String,
     /// The reservation that is the reason.
     reservation: Option<String>,
-    /// The node as it was then.
+    /// The node's state when the gang was taken back.
     node: SlurmNode,
     at: Instant,
     times: u32,

@@ -21,8 +21,8 @@ impl Reservation {
         Ok(Reservation::of(&String::from_utf8_lossy(&programs.run("scontrol", &arguments)?)))
     }
 
-    /// Reads one of each line. A reservation of some of its nodes' cores leaves the others to everybody, and a magnetic one takes
-    /// the jobs of its users without being named, so these two keep no gang away.
+    /// Reads one reservation from each line. Two kinds are passed over, since gangs may still run on their nodes: a reservation of
+    /// single cores, and a magnetic one, which takes its users' jobs though they don't name it.
     fn of(text: &str) -> Vec<Reservation> {
         let read = |line: &str| {
             let flags = word(line, "Flags").unwrap_or_default();
