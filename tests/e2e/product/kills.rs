@@ -1,5 +1,6 @@
 //! kill -9 of the control plane and of a supervisor, in the middle of real training.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::fixtures::product::{Product, assert_booked_exactly, rank_pid};
@@ -7,14 +8,22 @@ use crate::fixtures::{is_running, kill, signal, wait_for};
 
 const STEPS: &str = "--steps 150 --checkpoint-every 25 --step-time-min 20";
 
+/// A job that trains, and whose ranks don't end before there is a file: however long the test takes, it finds them running.
+fn training_until(go: &Path, ranks: u32, folder: &str) -> String {
+    let steps = format!("{STEPS} && until [ -e {} ]; do sleep 0.05; done", go.display());
+    // The shell that waits is the rank.
+    super::training(&steps, ranks, folder).replace("exec ", "env ")
+}
+
 /// Proves with real processes: the jobs go on, the supervisors re-attach, nothing is lost, repeated or
 /// booked twice; and A-8 for what was booked.
 #[test]
 fn jobs_survive_a_killed_control_plane() {
     let mut product = Product::up(&["a=cpu:2", "b=cpu:1"]);
     let folder = |name: &str| product.path(name).to_str().expect("text").to_owned();
-    let gang = product.submit(&super::training(STEPS, 2, &folder("gang")));
-    let single = product.submit(&super::training(STEPS, 1, &folder("single")));
+    let go = product.path("go");
+    let gang = product.submit(&training_until(&go, 2, &folder("gang")));
+    let single = product.submit(&training_until(&go, 1, &folder("single")));
     let waiting = product.submit("name: later\nresources: {accelerators: \"cpu:2\"}\nrun: echo later\n");
     product.wait_step(&gang, 20);
     let before = product.wait_step(&single, 20);
@@ -27,6 +36,7 @@ fn jobs_survive_a_killed_control_plane() {
     product.start();
     let after = product.job(&single);
     assert_eq!(rank_pid(&after, 0, 0), Some(pid), "the same rank runs: {after:#}");
+    std::fs::write(&go, "").expect("a file");
 
     for id in [&gang, &single, &waiting] {
         let job = product.wait_state(id, "succeeded");
@@ -71,13 +81,15 @@ fn no_job_is_lost_however_often_the_control_plane_dies() {
 fn a_job_recovers_from_a_killed_supervisor() {
     let product = Product::up(&["a=cpu:2"]);
     let folder = product.path("ckpt").to_str().expect("text").to_owned();
-    let id = product.submit(&super::training(STEPS, 2, &folder));
+    let go = product.path("go");
+    let id = product.submit(&training_until(&go, 2, &folder));
     let job = product.wait_step(&id, 40);
     let supervisor = job["attempts"][0]["shares"][0]["supervisor_pid"].as_u64().expect("a supervisor");
     let ranks = [rank_pid(&job, 0, 0).expect("rank 0"), rank_pid(&job, 0, 1).expect("rank 1")];
 
     kill(u32::try_from(supervisor).expect("process ids are small"));
     wait_for("the ranks to die with their supervisor", || ranks.iter().all(|pid| !is_running(*pid)).then_some(()));
+    std::fs::write(&go, "").expect("a file");
     let job = product.wait_state(&id, "succeeded");
     assert_eq!(job["attempts"].as_array().map(Vec::len), Some(2), "{job:#}");
     assert_eq!(job["faults"].as_u64(), Some(1));
