@@ -33,7 +33,9 @@ const ON_SLURM: [&str; 8] = [
 pub(crate) fn test(filters: &[String], is_ci: bool) -> anyhow::Result<bool> {
     build(is_ci)?;
     let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
-    run_tests(&filters, is_ci)
+    let failures = run_tests(&filters, is_ci)?;
+    failures.iter().for_each(|failure| eprintln!("\nerror: {failure}"));
+    Ok(failures.is_empty())
 }
 
 /// Builds `target/ci/gangline`, the soak and the tests in one go, and returns the program of the end-to-end tests. Apart, what they
@@ -74,12 +76,12 @@ pub(crate) fn binary() -> anyhow::Result<PathBuf> {
     Ok(environment::target()?.join(PROFILE).join("gangline"))
 }
 
-/// Runs the tests, shows cargo's output as it comes, then the skips, then the sum; true if nothing failed. In CI a skip
-/// is a failure: there, everything that a test needs is installed.
+/// Runs the tests, shows cargo's output as it comes, then the skips, then the sum. Returns what failed, with what
+/// it said. In CI a skip is a failure: there, everything that a test needs is installed.
 ///
 /// # Errors
 /// When cargo can't be started.
-pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<bool> {
+pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<Vec<String>> {
     let mut command = cargo(["test", "--profile", PROFILE, "--workspace", "--no-fail-fast"]);
     command.args(is_ci.then_some("--locked")).args(["--", "--show-output"]).args(filters).stdout(Stdio::piped());
     Ok(harness(&mut command, std::io::stdout().lock())?.conclude(is_ci))
@@ -91,7 +93,7 @@ pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// When the program can't be started.
-pub(crate) fn run_end_to_end(program: &Path, is_ci: bool) -> anyhow::Result<bool> {
+pub(crate) fn run_end_to_end(program: &Path, is_ci: bool) -> anyhow::Result<Vec<String>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from) * 2;
     let mut on_slurm = end_to_end(program, 1);
     on_slurm.args(ON_SLURM);
@@ -104,8 +106,7 @@ pub(crate) fn run_end_to_end(program: &Path, is_ci: bool) -> anyhow::Result<bool
     let others = harness(&mut others, std::io::stdout().lock());
     let (on_slurm, shown) = beside.join().expect("nothing in the thread panics")?;
     println!("{}", String::from_utf8_lossy(&shown));
-    let passed = [others?, on_slurm].map(|ran| ran.conclude(is_ci));
-    Ok(passed.iter().all(|passed| *passed))
+    Ok([others?, on_slurm].iter().flat_map(|ran| ran.conclude(is_ci)).collect())
 }
 
 /// The program of the end-to-end tests, which still lacks its filters.
@@ -134,8 +135,8 @@ fn harness(command: &mut Command, shown: impl Write) -> anyhow::Result<Ran> {
 }
 
 impl Ran {
-    /// Sums the tests up; true if all that ran passed, and in CI all ran.
-    fn conclude(&self, is_ci: bool) -> bool {
+    /// Sums the tests up, and returns what failed.
+    fn conclude(&self, is_ci: bool) -> Vec<String> {
         let Ran { report, status } = self;
         for (name, took) in report.slowest() {
             println!("slow: {took:>6.1} s  {name}");
@@ -143,17 +144,18 @@ impl Ran {
         for skip in report.skips() {
             println!("skipped: {skip}");
         }
-        if !status.success() && !report.has_failures() {
-            eprintln!("error: the run failed beside the tests: {status}");
+        println!("{report}");
+        let mut failures = report.failures();
+        if !status.success() && failures.is_empty() {
+            failures.push(format!("the run failed beside the tests: {status}"));
         }
         if is_ci && !report.skips().is_empty() {
-            eprintln!("error: in CI a skipped test is a failure");
+            failures.push(format!("in CI a skipped test is a failure: {}", report.skips().join("; ")));
         }
         if !report.has_passes() {
-            eprintln!("error: no test ran");
+            failures.push("no test ran".to_owned());
         }
-        println!("{report}");
-        status.success() && report.has_passes() && (report.skips().is_empty() || !is_ci)
+        failures
     }
 }
 

@@ -1,18 +1,22 @@
 //! Reading what `cargo test` prints: the sum over all its binaries, and what skipped itself and why.
 //!
 //! The harness is run with `--show-output`, because a test that skips itself says so in its output ("skipped: no GPU").
-//! That output is read and not shown again.
+//! That output is read and not shown again. What failed tests say is kept as well, to be repeated where a long log ends.
 
 use std::fmt;
 
 /// Tests that are named as the slowest.
 const SLOWEST_SHOWN: usize = 15;
+/// Lines that are kept of what a failed test says, and characters of each.
+const FAILURE_LINES: usize = 25;
+const FAILURE_COLUMNS: usize = 300;
 
 /// The sum so far.
 #[derive(Debug, Default)]
 pub(crate) struct TestReport {
     passed: usize,
     failed: usize,
+    failures: Vec<Failure>,
     /// Test and reason.
     skips: Vec<String>,
     ignored: usize,
@@ -28,6 +32,25 @@ enum Part {
     #[default]
     Running,
     OutputOfPassed,
+    OutputOfFailed,
+}
+
+/// What a failed test said.
+#[derive(Debug)]
+struct Failure {
+    test: String,
+    lines: Vec<String>,
+}
+
+impl Failure {
+    /// Returns the beginning of it: from the first panic on, if there is one.
+    fn excerpt(&self) -> String {
+        let lines = &self.lines;
+        let from = lines.iter().position(|line| line.contains(" panicked at ")).unwrap_or(0);
+        let shown = lines[from..].iter().filter(|line| !line.trim().is_empty()).take(FAILURE_LINES);
+        let cut = |line: &String| format!("\n  {}", line.chars().take(FAILURE_COLUMNS).collect::<String>());
+        format!("{}{}", self.test, shown.map(cut).collect::<String>())
+    }
 }
 
 impl TestReport {
@@ -39,9 +62,15 @@ impl TestReport {
         } else if line == "successes:" {
             self.part = Part::OutputOfPassed;
         } else if line == "failures:" {
-            self.part = Part::Running;
+            // The second such line begins the list of their names.
+            self.part = if self.part == Part::OutputOfFailed { Part::Running } else { Part::OutputOfFailed };
         } else if let Some(name) = line.strip_prefix("---- ") {
             self.current_test = name.trim_end_matches([' ', '-']).trim_end_matches(" stdout").to_owned();
+            if self.part == Part::OutputOfFailed {
+                self.failures.push(Failure { test: self.current_test.clone(), lines: Vec::new() });
+            }
+        } else if self.part == Part::OutputOfFailed {
+            self.failures.last_mut().into_iter().for_each(|failure| failure.lines.push(line.to_owned()));
         } else if let Some(why) = line.trim_start().strip_prefix("skipped: ") {
             self.skips.push(format!("{}: {why}", self.current_test));
         } else if let Some((name, why)) = ignored(line) {
@@ -50,7 +79,7 @@ impl TestReport {
         } else if let Some(time) = time(line) {
             self.times.push(time);
         }
-        self.part == Part::Running
+        self.part != Part::OutputOfPassed
     }
 
     /// The tests that took longest, with their seconds.
@@ -66,9 +95,9 @@ impl TestReport {
         &self.skips
     }
 
-    /// Whether any test failed.
-    pub(crate) fn has_failures(&self) -> bool {
-        self.failed > 0
+    /// The failed tests, each with the beginning of what it said.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        self.failures.iter().map(Failure::excerpt).collect()
     }
 
     /// Whether any test passed: a filter that matches nothing proves nothing.
@@ -152,7 +181,7 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     fn results_are_summed_over_binaries() {
         let (report, _) = report(&format!("{OUTPUT}{OUTPUT}"));
         assert_eq!(report.to_string(), "2 passed, 2 failed, 4 skipped");
-        assert!(report.has_failures() && report.has_passes());
+        assert!(report.failed == 2 && report.has_passes());
     }
 
     #[test]
@@ -174,9 +203,21 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
+    fn what_a_failed_test_says_is_kept_from_its_panic_on() {
+        assert_eq!(report(OUTPUT).0.failures(), ["d\n  left is 1"]);
+        let said = "a line before\n\nthread 'd' panicked at d.rs:1:2:\n".to_owned() + &"x".repeat(2 * FAILURE_COLUMNS);
+        let (report, _) = report(&OUTPUT.replace("left is 1", &(said + &"\nand so on".repeat(FAILURE_LINES))));
+        let kept = report.failures().concat();
+        let lines: Vec<&str> = kept.lines().collect();
+        assert_eq!(lines[..2], ["d", "  thread 'd' panicked at d.rs:1:2:"]);
+        assert_eq!(lines[2].len(), 2 + FAILURE_COLUMNS);
+        assert_eq!((lines[3], lines.len()), ("  and so on", 1 + FAILURE_LINES));
+    }
+
+    #[test]
     fn no_output_is_no_pass() {
         let (report, _) = report("");
-        assert!(!report.has_passes() && !report.has_failures());
+        assert!(!report.has_passes() && report.failed == 0);
         assert_eq!(report.to_string(), "0 passed, 0 failed, 0 skipped");
     }
 }

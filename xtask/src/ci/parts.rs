@@ -57,7 +57,7 @@ pub(super) const PARTS: [Part; 14] = [
         name: "tests",
         needs: Need::Build,
         beside: None,
-        run: |_| test_command::run_tests(&["--skip", "e2e::"], true),
+        run: |_| test_command::run_tests(&["--skip", "e2e::"], true).and_then(none_failed),
     },
     Part { name: END_TO_END, needs: Need::Build, beside: None, run: Gate::end_to_end },
     Part { name: "docs", needs: Need::Nothing, beside: BESIDE_TESTS, run: |_| docs() },
@@ -151,7 +151,7 @@ impl Gate {
     /// Started without cargo, which would wait for the parts that compile beside it.
     fn end_to_end(&mut self) -> anyhow::Result<bool> {
         let program = self.end_to_end.as_ref().context("the build says where the tests are")?;
-        test_command::run_end_to_end(program, true)
+        test_command::run_end_to_end(program, true).and_then(none_failed)
     }
 
     fn tools(&mut self) -> anyhow::Result<bool> {
@@ -187,6 +187,12 @@ fn install_tools(may_install: bool) -> anyhow::Result<()> {
         tools::ensure(&[&of_tests[..], &of_shells, &of_disks, &of_sites, &of_containers].concat(), true)?;
     }
     tools::ensure(&[&tools::GIT, &tools::COMPILER, &tools::FUZZER_COMPILER], may_install)
+}
+
+/// Makes the failures of tests an error, so that the gate repeats them where its long log ends.
+fn none_failed(failures: Vec<String>) -> anyhow::Result<bool> {
+    anyhow::ensure!(failures.is_empty(), "{}", failures.join("\n\n"));
+    Ok(true)
 }
 
 pub(super) fn format() -> anyhow::Result<bool> {

@@ -1,4 +1,4 @@
-//! A run of named steps, each timed, with a table at the end. A step that fails doesn't hide what comes after it, unless
+//! A run of named steps, each timed, with a table at the end, and below it what the failed ones said. A step that fails doesn't hide what comes after it, unless
 //! that needs the step.
 
 use std::fmt;
@@ -10,7 +10,8 @@ use super::processors::Reading;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Passed,
-    Failed,
+    /// With its error, if it has one.
+    Failed(Option<String>),
     Skipped(String),
 }
 
@@ -60,10 +61,10 @@ impl Steps {
     fn end(&mut self, name: &'static str, took: Duration, busy: Option<f64>, result: anyhow::Result<bool>) -> bool {
         let outcome = match result {
             Ok(true) => Outcome::Passed,
-            Ok(false) => Outcome::Failed,
+            Ok(false) => Outcome::Failed(None),
             Err(error) => {
                 eprintln!("error: {error:#}");
-                Outcome::Failed
+                Outcome::Failed(Some(format!("{error:#}")))
             }
         };
         eprintln!("== {name}: {outcome} in {:.1} s", took.as_secs_f64());
@@ -103,7 +104,7 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Outcome::Passed => f.write_str("passed"),
-            Outcome::Failed => f.write_str("FAILED"),
+            Outcome::Failed(_) => f.write_str("FAILED"),
             Outcome::Skipped(why) => write!(f, "skipped: {why}"),
         }
     }
@@ -115,7 +116,13 @@ impl fmt::Display for Steps {
             let busy = busy.map_or(String::new(), |busy| format!("{:.0} % busy", 100.0 * busy));
             writeln!(f, "{name:<28} {:>8.1} s  {busy:>10}  {outcome}", took.as_secs_f64())?;
         }
-        write!(f, "{:<28} {:>8.1} s", "from start to end", self.elapsed().as_secs_f64())
+        write!(f, "{:<28} {:>8.1} s", "from start to end", self.elapsed().as_secs_f64())?;
+        for step in &self.done {
+            if let Outcome::Failed(Some(error)) = &step.outcome {
+                write!(f, "\n\n{}: {error}", step.name)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -133,6 +140,7 @@ mod tests {
         let table = steps.to_string();
         let outcomes: Vec<_> = table.lines().map(|line| line.rsplit("  ").next().unwrap_or("").trim()).collect();
         assert_eq!(outcomes[..4], ["FAILED", "FAILED", "passed", "skipped: it needs the first"]);
+        assert!(table.ends_with("\n\nsecond: no such file"), "{table}");
         assert!(!steps.have_passed() && steps.has_failed("second") && !steps.has_failed("fourth"));
     }
 
