@@ -90,6 +90,35 @@ fn a_node_whose_cpus_others_hold_takes_no_gang() {
     on.product.wait_state(&wide, "succeeded");
 }
 
+/// What somebody takes out of Slurm's queue isn't put in again against the will of who did it.
+#[test]
+fn a_job_whose_gang_somebody_cancelled_in_slurms_queue_is_held() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = OnSlurm::down(1);
+    let config = on.product.path("gangline.toml");
+    std::fs::write(&config, "[launcher]\nkind = 'slurm'\nsbatch = ['--hold']\n").expect("it is writable");
+    on.product.option("--config", config.to_str().expect("text"));
+    on.product.start();
+    on.wait_node("n1", "ready");
+    let id = on.product.submit(&gang(1, "true"));
+    let pending = || wait_for("the gang to be in Slurm's queue", || on.jobs("PENDING").pop());
+    let first = pending();
+    let shown = || on.product.run(&["show", &id]).stdout;
+    wait_for("Slurm's reason", || shown().contains("in Slurm's queue: JobHeldUser").then_some(()));
+    on.slurm("scancel", &[first.trim()]);
+    wait_for("the job to be held", || shown().contains("a user holds it").then_some(()));
+    assert!(shown().contains("somebody cancelled its Slurm job (scancel)"), "{}", shown());
+    assert!(!shown().contains("allocated by Slurm"), "{}", shown());
+    assert_eq!(on.jobs("PENDING"), [] as [String; 0], "{}", shown());
+    let ran = on.product.run(&["release", &id]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    on.slurm("scontrol", &["release", pending().trim()]);
+    let job = on.product.wait_state(&id, "succeeded");
+    assert_eq!((attempts(&job), job["faults"].as_u64()), (2, Some(0)), "{job:#}");
+}
+
 /// Another placement would wait for the limit of the account as well, so the gang stays where it is in Slurm's queue.
 #[test]
 fn a_gang_beyond_a_limit_of_its_account_is_submitted_once_and_starts_when_there_is_room() {

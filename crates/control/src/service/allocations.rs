@@ -31,7 +31,7 @@ const HOLDER: &str = "slurm";
 /// What is remembered of allocations that the launcher's system may have ended or suspended.
 #[derive(Debug, Default)]
 pub(super) struct Allocations {
-    /// Attempts that ended because their supervisors were told to, by the folders of their gangs.
+    /// Attempts that ended because their supervisors were told to, or that never started, by the folders of their gangs.
     unexplained: BTreeMap<PathBuf, EndedAllocation>,
     /// The highest step that each live job had reached when it last ran into that system's time limit.
     timed_out_at: BTreeMap<JobId, u64>,
@@ -39,7 +39,7 @@ pub(super) struct Allocations {
     suspended: BTreeSet<PathBuf>,
 }
 
-/// An attempt that ended because its supervisors were told to.
+/// An attempt that the launcher's system may have ended.
 #[derive(Clone, Copy, Debug)]
 struct EndedAllocation {
     job: JobId,
@@ -56,13 +56,17 @@ impl Actor {
         (job, attempt, node): (JobId, AttemptNumber, NodeId),
         outcome: &Outcome,
     ) {
-        if *outcome != Outcome::Terminated {
-            return;
+        if *outcome == Outcome::Terminated {
+            self.await_explanation(now, (job, attempt, &self.node_name(node)));
         }
+    }
+
+    /// Remembers an attempt of which the launcher's system may say that somebody ended it, before the engine takes its end.
+    pub(super) fn await_explanation(&mut self, now: Timestamp, (job, attempt, node): (JobId, AttemptNumber, &str)) {
         let live = self.engine.job(job);
         let at_start = live.and_then(|job| job.attempt()).and_then(|attempt| attempt.checkpoint_at_start);
         let has_saved = live.is_some_and(|job| job.checkpoint > at_start);
-        let share = self.share_folder(job, attempt, &self.node_name(node));
+        let share = self.share_folder(job, attempt, node);
         if let Some(gang) = share.parent().map(Path::to_path_buf) {
             let unexplained = &mut self.allocations.unexplained;
             unexplained.retain(|_, ended| now.since(ended.at) < ANSWER_MAX);
@@ -90,7 +94,9 @@ impl Actor {
             let live = record.last_attempt().filter(|last| last.ended_at.is_none() && last.awaits_allocation());
             let Some(number) = live.map(|last| last.number) else { continue };
             let gang = attempt_folder(&self.options.folder, *job, AttemptNumber(number));
-            let Some(&GangAllocation { from, to, is_suspended, .. }) = allocations.get(&gang) else { continue };
+            let Some(&GangAllocation { from: Some(from), to, is_suspended, .. }) = allocations.get(&gang) else {
+                continue;
+            };
             let has_changed = if is_suspended { suspended.insert(gang) } else { suspended.remove(&gang) };
             if has_changed {
                 let told = if is_suspended { SUSPENDED } else { RESUMED };

@@ -308,6 +308,9 @@ impl Actor {
             return;
         }
         let end = if current.stop.is_some() { ShareEnd::Stopped } else { end };
+        if end == ShareEnd::Withdrawn {
+            self.await_explanation(now, (*job, *attempt, node.as_str()));
+        }
         let event = Event::ShareEnded { job: *job, attempt: *attempt, node: id, end };
         if let Err(refusal) = self.apply(now, event, batch) {
             error!(%job, %refusal, "a share that was never started could not end");

@@ -190,8 +190,8 @@ pub struct WantedGang {
 /// The time for which the launcher's own system allocated nodes to a gang, by that system's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GangAllocation {
-    /// When the nodes were allocated.
-    pub from: Timestamp,
+    /// When the nodes were allocated; none if the gang was removed from that system's queue before.
+    pub from: Option<Timestamp>,
     /// When they were released, if they were.
     pub to: Option<Timestamp>,
     /// That system has stopped the gang's processes for a while, and may let them go on.

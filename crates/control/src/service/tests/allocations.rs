@@ -27,7 +27,7 @@ fn placed() -> (World, JobId, SupervisorSpec) {
 /// Lets the launcher's system say since when and until when a gang has its nodes.
 fn surveyed(world: &mut World, share: &SupervisorSpec, from: Timestamp, to: Option<Timestamp>) {
     let gang = share.folder.parent().expect("a share is below its gang").to_path_buf();
-    let allocations = vec![(gang, GangAllocation { from, to, is_suspended: false, end: None })];
+    let allocations = vec![(gang, GangAllocation { from: Some(from), to, is_suspended: false, end: None })];
     world.request(Request::Surveyed { survey: Err("not now".to_owned()), allocations });
 }
 
@@ -148,7 +148,7 @@ fn a_suspension_is_told_once_and_so_is_its_end() {
     let (mut world, job, launched) = placed();
     let gang = launched.folder.parent().expect("a share is below its gang").to_path_buf();
     for is_suspended in [false, true, true, false, false] {
-        let allocation = GangAllocation { from: world.now, to: None, is_suspended, end: None };
+        let allocation = GangAllocation { from: Some(world.now), to: None, is_suspended, end: None };
         let allocations = vec![(gang.clone(), allocation)];
         world.request(Request::Surveyed { survey: Err("not now".to_owned()), allocations });
     }

@@ -147,7 +147,7 @@ fn a_job_that_somebody_cancelled_is_held_and_others_go_on() {
         }
         supervisor.ends(now, Outcome::Terminated).tell(&mut world);
         let gang = supervisor.spec.folder.parent().expect("a share is below its gang").to_path_buf();
-        let ended = GangAllocation { from: now, to: Some(now), is_suspended: false, end: Some(end) };
+        let ended = GangAllocation { from: Some(now), to: Some(now), is_suspended: false, end: Some(end) };
         let allocations = vec![("/of/another".into(), ended), (gang, ended)];
         world.request(Request::Surveyed { survey: Err("not now".to_owned()), allocations });
         world.pass(11 * SECOND);
@@ -165,6 +165,27 @@ fn a_job_that_somebody_cancelled_is_held_and_others_go_on() {
 }
 
 #[test]
+fn a_job_whose_gang_somebody_cancelled_in_the_queue_is_held() {
+    let mut world = World::new(&[("n1", 1)]);
+    let job = world.submit(spec("a", 1, 1));
+    let folder = world.launch()[0].folder.clone();
+    let gang = folder.parent().expect("a share is below its gang").to_path_buf();
+    world.machines.told.lock().expect("nobody panicked").insert(folder, Presence::Withdrawn);
+    world.pass_slowly(3 * SECOND);
+    let ended =
+        GangAllocation { from: None, to: Some(world.now), is_suspended: false, end: Some(AllocationEnd::Cancelled) };
+    world.request(Request::Surveyed { survey: Err("not now".to_owned()), allocations: vec![(gang, ended)] });
+    world.pass(20 * SECOND);
+    let shown = world.show(job);
+    let is_told = shown
+        .history
+        .iter()
+        .any(|line| line.text.starts_with("somebody cancelled its Slurm job (scancel); it is held"));
+    assert_eq!((shown.attempts.len(), shown.faults, is_told), (1, 0, true), "{shown:#?}");
+    assert!(shown.attempts[0].allocation.as_ref().is_none_or(|allocation| allocation.from.is_none()), "{shown:#?}");
+}
+
+#[test]
 fn a_job_that_comes_no_further_within_the_time_limit_is_held() {
     let check = |steps: &[Option<u64>], attempts: usize| {
         let mut world = World::new(&[("n1", 1)]);
@@ -176,8 +197,12 @@ fn a_job_that_comes_no_further_within_the_time_limit_is_held() {
             }
             supervisor.ends(now, Outcome::Terminated).tell(&mut world);
             let gang = supervisor.spec.folder.parent().expect("a share is below its gang").to_path_buf();
-            let ended =
-                GangAllocation { from: now, to: Some(now), is_suspended: false, end: Some(AllocationEnd::TimeLimit) };
+            let ended = GangAllocation {
+                from: Some(now),
+                to: Some(now),
+                is_suspended: false,
+                end: Some(AllocationEnd::TimeLimit),
+            };
             let allocations = vec![(gang, ended)];
             world.request(Request::Surveyed { survey: Err("not now".to_owned()), allocations });
             world.pass(11 * SECOND);

@@ -17,7 +17,7 @@ pub(super) struct SlurmJob {
     pub(super) id: u64,
     pub(super) comment: String,
     pub(super) stage: Stage,
-    /// When its nodes were allocated, in whole seconds; none while it is pending.
+    /// When its nodes were allocated, in whole seconds; none if they weren't.
     pub(super) allocated_at: Option<Timestamp>,
     /// When it ended, in whole seconds, if it has.
     pub(super) ended_at: Option<Timestamp>,
@@ -86,13 +86,15 @@ fn read_one(job: &Value) -> Result<SlurmJob, LaunchError> {
     let (cpus, memory) = allocated(json::text(&job["tres_alloc_str"]));
     let cpus = cpus.or_else(|| json::number(&job["cpus"])).unwrap_or(0);
     let gpus = gpus(job, names.len());
-    // Slurm also says when it expects a pending job to start, and a running one to end.
+    // A job that was cancelled in the queue has a start, and no nodes. Slurm also says when it expects a pending job to start,
+    // and a running one to end.
+    let never_had_nodes = stage == Stage::Pending || stage == Stage::Over && names.is_empty();
     let time = |name: &str| json::number(&job[name]).filter(|seconds| *seconds > 0).and_then(timestamp);
     Ok(SlurmJob {
         id,
         comment: json::text(&job["comment"]).to_owned(),
         stage,
-        allocated_at: time("start_time").filter(|_| stage != Stage::Pending),
+        allocated_at: time("start_time").filter(|_| !never_had_nodes),
         ended_at: time("end_time").filter(|_| matches!(stage, Stage::Completing | Stage::Over)),
         is_suspended: states.iter().any(|state| state == "SUSPENDED"),
         end: states.iter().filter(|_| stage == Stage::Over).find_map(|state| end(state)),
@@ -231,6 +233,17 @@ mod tests {
         assert_eq!((old[2].stage, old[2].reason.as_str(), old[2].nodes.len()), (Stage::Pending, "Resources", 0));
         assert_eq!((old[2].required.as_slice(), old[2].gpus_per_node), (&["n2".to_owned()][..], 3));
         assert_eq!(old[2].allocated_at, None, "the time when it is expected to start is no allocation");
+    }
+
+    #[test]
+    fn a_job_that_was_cancelled_in_the_queue_was_never_allocated() {
+        let mut document: Value = serde_json::from_str(OF_22_05).expect("it is JSON");
+        let pending = &mut document["jobs"][2];
+        (pending["job_state"], pending["end_time"]) = ("CANCELLED".into(), pending["start_time"].clone());
+        let cancelled = jobs(&document.to_string()).remove(2);
+        let found = (cancelled.stage, cancelled.allocated_at, cancelled.end);
+        assert_eq!(found, (Stage::Over, None, Some(AllocationEnd::Cancelled)));
+        assert!(cancelled.ended_at.is_some());
     }
 
     #[test]

@@ -336,7 +336,11 @@ impl Launcher for SlurmLauncher {
             GangState::Nothing if has_ended(folder) && !is_in_pool(folder) || has_signed(folder) => {
                 return Ok(Presence::Gone);
             }
-            GangState::Nothing => return Ok(Presence::Withdrawn),
+            GangState::Nothing => {
+                // Who cancelled it should be known before the job is placed again.
+                self.state().pace.changed();
+                return Ok(Presence::Withdrawn);
+            }
         };
         if is_over && was_unable(folder) {
             return Ok(Presence::Unable { why: last_words(folder) });

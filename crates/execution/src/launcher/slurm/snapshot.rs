@@ -82,9 +82,9 @@ impl Snapshot {
         let ours = self.jobs.iter().filter(move |job| Path::new(&job.comment).starts_with(gangs));
         ours.filter_map(|job| {
             let end = job.end.filter(|_| !cancelled.contains(&job.id));
-            let (from, to, is_suspended) = (job.allocated_at?, job.ended_at, job.is_suspended);
+            let (from, to, is_suspended) = (job.allocated_at, job.ended_at, job.is_suspended);
             let allocation = GangAllocation { from, to, is_suspended, end };
-            Some((PathBuf::from(&job.comment), allocation))
+            (from.is_some() || end.is_some()).then(|| (PathBuf::from(&job.comment), allocation))
         })
     }
 
