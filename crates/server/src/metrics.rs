@@ -1,7 +1,9 @@
 //! Metrics: from supervisors into the series store, and from there to users.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, LazyLock};
 
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
@@ -13,9 +15,10 @@ use gangline_control::job_runs::JobRow;
 use gangline_execution::protocol::metrics::{
     BATCHES_PER_REPORT_MAX, METRICS_VERSION, MetricAnswer, MetricBatch, MetricReport, MetricRow,
 };
+use gangline_telemetry::lower_priority;
 use gangline_telemetry::series::{self, Batch, Bucket, Curve, Row, Scope, Source};
 use serde::Deserialize;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use utoipa::IntoParams;
 
 use super::auth::Reporting;
@@ -85,8 +88,19 @@ pub(super) struct NodeCurvesQuery {
     points: Option<usize>,
 }
 
-/// Reports that are read at a time. A flood of them leaves processors to everybody else's requests.
-static READING: Semaphore = Semaphore::const_new(1);
+/// The thread that reads reports, one after another and with a low priority: a flood of them leaves the processors to everybody
+/// else's requests. Reading one takes milliseconds. It ends with the process.
+static READER: LazyLock<Sender<Box<dyn FnOnce() + Send>>> = LazyLock::new(|| {
+    let (reader, waiting) = channel::<Box<dyn FnOnce() + Send>>();
+    let read_all = move || {
+        lower_priority();
+        // A panic costs the report that caused it.
+        waiting.into_iter().for_each(|read| drop(catch_unwind(AssertUnwindSafe(read))));
+    };
+    // Without the thread each report is refused.
+    drop(std::thread::Builder::new().name("metrics".to_owned()).spawn(read_all));
+    reader
+});
 
 /// Batches of a report, and what those of rank 0 add to the run of its job, each with the number of its first row.
 type Read = (Vec<Batch>, Vec<(u64, Vec<JobRow>)>);
@@ -97,11 +111,10 @@ pub(super) async fn take(
     Extension(named): Extension<Reporting>,
     body: Bytes,
 ) -> Result<Json<MetricAnswer>, ApiError> {
-    let turn = READING.acquire().await.map_err(|_| ApiError::internal("metrics are no longer read"))?;
-    // Reading one takes milliseconds, for which no other request of its thread would be answered.
-    let read = tokio::task::spawn_blocking(move || read_report(named, &body)).await;
-    let (batches, runs) = read.map_err(|_| ApiError::internal("the reading of metrics panicked"))??;
-    drop(turn);
+    let (reply, read) = oneshot::channel();
+    // Fails only if the thread is gone, and then nothing is read.
+    let _ = READER.send(Box::new(move || drop(reply.send(read_report(named, &body)))));
+    let (batches, runs) = read.await.map_err(|_| ApiError::internal("the reading of metrics panicked"))??;
     let stored = store(&app, batches).await?;
     let job_runs = app.tracking.job_runs.clone();
     let Reporting { job, attempt, .. } = named;

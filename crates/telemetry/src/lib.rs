@@ -6,5 +6,8 @@
 pub mod alerts;
 pub mod collectors;
 pub mod kernel_log;
+mod priority;
 pub mod series;
 pub mod stragglers;
+
+pub use priority::lower_priority;

@@ -18,6 +18,7 @@ use super::key::{Batch, Scope};
 use super::merge::Keep;
 use super::query::{Answer, Query};
 use super::store::{Damage, Shared, Store};
+use crate::lower_priority;
 
 /// Batches that may wait; further ones are refused, and their senders come again.
 const WAITING_MAX: usize = 4_096;
@@ -138,13 +139,20 @@ impl Service {
         let thread = |name: &str| Builder::new().name(name.to_owned());
         let of_thread = Error::io("start a thread of the series store in", &folder);
         let merged = Arc::clone(&shared);
-        let merging = thread("series-merge").spawn(move || merge_all(&merged, options.clock, &woken));
+        let merging = thread("series-merge").spawn(move || {
+            lower_priority();
+            merge_all(&merged, options.clock, &woken);
+        });
         let merging = match merging {
             Ok(merging) => merging,
             Err(error) => return Err(of_thread(error)),
         };
         let taker = Taker { store, told: Arc::clone(&told), clock: options.clock, wake, retry_at: None };
-        let taking = thread("series").spawn(move || taker.run(&waiting)).map_err(of_thread)?;
+        let taking = thread("series").spawn(move || {
+            lower_priority();
+            taker.run(&waiting);
+        });
+        let taking = taking.map_err(of_thread)?;
         let way = Way::Open { requests, shared, told };
         Ok(Service { handle: Handle { way, elsewhere: None }, taking, merging })
     }
