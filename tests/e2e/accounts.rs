@@ -68,7 +68,7 @@ fn a_gang_that_slurm_preempts_goes_on_afterwards_without_a_fault() {
     on.product.start();
     on.wait_node("n1", "ready");
     let folder = on.product.path("checkpoints").display().to_string();
-    let options = "--steps 200 --checkpoint-every 10 --step-time-min 20";
+    let options = "--steps 400 --checkpoint-every 10 --step-time-min 20";
     let id = on.product.submit(&product::training("resources: {accelerators: \"H100:1\"}", options, &folder));
     on.product.wait_step(&id, 30);
     let wrap = ["--parsable", "--qos=urgent", "--exclusive", "--mem=100", "--output=/dev/null", "--wrap", "sleep 5"];

@@ -14,7 +14,9 @@ fn a_gang_that_slurm_suspends_is_shown_and_goes_on() {
         return;
     }
     let on = OnSlurm::up(1);
-    let id = on.product.submit("name: one\nresources: {accelerators: \"H100:1\"}\nrun: sleep 3\n");
+    let go = on.product.path("go");
+    let run = format!("until [ -e {} ]; do sleep 0.1; done", go.display());
+    let id = on.product.submit(&format!("name: one\nresources: {{accelerators: \"H100:1\"}}\nrun: {run}\n"));
     on.product.wait_state(&id, "running");
     let slurm_job = on.jobs("RUNNING").remove(0);
     let slurm_job = slurm_job.split(' ').next().expect("an id");
@@ -24,7 +26,8 @@ fn a_gang_that_slurm_suspends_is_shown_and_goes_on() {
     // Longer than a supervisor may be silent.
     sleep(Duration::from_secs(3));
     on.slurm("scontrol", &["resume", slurm_job]);
-    wait_for("its end to be shown", || says("Slurm has resumed its job").or_else(|| says("succeeded")));
+    wait_for("the resumption to be shown", || says("Slurm has resumed its job"));
+    std::fs::write(&go, "").expect("a file");
     let job = on.product.wait_state(&id, "succeeded");
     assert_eq!((attempts(&job), job["faults"].as_u64()), (1, Some(0)), "{job:#}");
 }

@@ -1,5 +1,6 @@
 //! Slurm as an engine, with a real Slurm: several nodes on this machine, on ports and in a folder of its own.
 
+use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -13,6 +14,11 @@ use crate::fixtures::{try_for, wait_for};
 /// A gang of two nodes with so many GPUs each.
 fn gang(gpus: u32, run: &str) -> String {
     format!("name: gang\nnum_nodes: 2\nresources: {{accelerators: \"H100:{gpus}\"}}\nrun: {run:?}\n")
+}
+
+/// A command that ends once there is this file.
+fn until(go: &Path) -> String {
+    format!("until [ -e {} ]; do sleep 0.1; done", go.display())
 }
 
 /// One rank that trains.
@@ -30,9 +36,11 @@ fn a_gang_runs_on_exactly_the_chosen_nodes_and_two_gangs_share_them() {
     let product = &on.product;
     let out = product.path("out");
     std::fs::create_dir(&out).expect("a folder");
+    let go = product.path("go");
     let say = format!(
-        "echo $CUDA_VISIBLE_DEVICES $MASTER_PORT > {}/$GANGLINE_JOB_ID-$SLURMD_NODENAME; sleep 3",
-        out.display()
+        "echo $CUDA_VISIBLE_DEVICES $MASTER_PORT > {}/$GANGLINE_JOB_ID-$SLURMD_NODENAME; {}",
+        out.display(),
+        until(&go)
     );
     let (first, second) = (product.submit(&gang(2, &say)), product.submit(&gang(2, &say)));
     let shown = [product.wait_state(&first, "running"), product.wait_state(&second, "running")];
@@ -41,6 +49,7 @@ fn a_gang_runs_on_exactly_the_chosen_nodes_and_two_gangs_share_them() {
     let expected = format!("n[{}-{}]", &places[0][0][1..], &places[0][1][1..]);
     let running = on.jobs("RUNNING");
     assert!(running.len() == 2 && running.iter().all(|job| job.ends_with(&expected)), "{running:?} on {expected}");
+    std::fs::write(&go, "").expect("a file");
     for id in [&first, &second] {
         product.wait_state(id, "succeeded");
     }
@@ -217,7 +226,8 @@ fn jobs_go_on_while_the_control_plane_or_slurm_is_away() {
         return;
     }
     let mut on = OnSlurm::up(2);
-    let id = on.product.submit(&gang(1, "sleep 8"));
+    let go = on.product.path("go");
+    let id = on.product.submit(&gang(1, &until(&go)));
     on.product.wait_state(&id, "running");
     let before = on.jobs("RUNNING");
     on.product.kill_control_plane();
@@ -229,6 +239,7 @@ fn jobs_go_on_while_the_control_plane_or_slurm_is_away() {
         let reason = on.node("n1")["status_reason"].as_str().unwrap_or_default().to_owned();
         reason.contains("Slurm doesn't answer").then_some(())
     });
+    std::fs::write(&go, "").expect("a file");
     on.slurm.start_controller().expect("it starts again");
     // Slurm's programs take ten seconds to say that slurmctld is away, and slurmctld a while to find its nodes again.
     let is_over = || (on.product.job(&late)["state"] == "succeeded").then_some(());

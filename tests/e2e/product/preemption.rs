@@ -3,7 +3,7 @@
 use crate::fixtures::product::{Product, assert_booked_exactly, nanos};
 use crate::fixtures::wait_for;
 
-const STEPS: &str = "--steps 200 --checkpoint-every 1000 --step-time-min 20";
+const STEPS: &str = "--steps 400 --checkpoint-every 1000 --step-time-min 20";
 
 fn with_priority(job: &str, priority: &str) -> String {
     format!("priority: {priority}\n{job}")
