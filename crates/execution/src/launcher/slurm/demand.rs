@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::SlurmLauncher;
 use super::jobs::{SlurmJob, Stage};
@@ -32,6 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_mins(1);
 const SIGN_AGE_MINUTES: u32 = 10;
 /// The file below the folder of requests whose time is the last sign of a control plane.
 const SIGN_FILE: &str = "control-plane";
+/// The file below the folder of requests whose time is when the last of the jobs began. Looking at it costs Slurm nothing.
+const BEGUN_FILE: &str = "begun";
 
 /// What is remembered of the jobs that hold nodes.
 #[derive(Debug, Default)]
@@ -45,6 +47,8 @@ pub(super) struct Demand {
     idle_since: BTreeMap<u64, Instant>,
     /// When the sign of this control plane was last written.
     signed_at: Option<Instant>,
+    /// When the last of these jobs began, as far as is known.
+    begun_at: Option<SystemTime>,
     /// How many requests for each gang came to nothing in a row: Slurm refused them, or gave nodes that the gang couldn't use.
     in_vain: BTreeMap<String, u32>,
     /// Why Slurm refused the last request, if it did.
@@ -52,10 +56,20 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Replaces the gangs that wait.
-    pub(super) fn replace(&mut self, gangs: Vec<WantedGang>) {
+    /// Replaces the gangs that wait. Returns whether there is a new one among them.
+    pub(super) fn replace(&mut self, gangs: Vec<WantedGang>) -> bool {
+        let is_known = |gang: &WantedGang| self.wanted.iter().flatten().any(|known| known.gang == gang.gang);
+        let has_new = !gangs.iter().all(is_known);
         self.in_vain.retain(|gang, _| gangs.iter().any(|wanted| wanted.gang == *gang));
         self.wanted = Some(gangs);
+        has_new
+    }
+
+    /// Takes when the last of the jobs began. Returns whether that is another one than before.
+    pub(super) fn has_begun(&mut self, at: Option<SystemTime>) -> bool {
+        let has_begun = at.is_some() && at != self.begun_at;
+        self.begun_at = at;
+        has_begun
     }
 
     /// Counts a request that came to nothing.
@@ -93,22 +107,29 @@ impl Demand {
     }
 }
 
-/// Returns the script of a job that holds nodes. While no control plane gives a sign, the job ends once no gang runs in it; if Slurm
-/// doesn't say what runs, it stays.
-fn script(sign: &Path, look_every: Duration) -> String {
+/// Returns the script of a job that holds nodes. It says that it has begun. While no control plane gives a sign, the job ends once no
+/// gang runs in it; if Slurm doesn't say what runs, it stays.
+fn script(requests: &Path, look_every: Duration) -> String {
+    let file = |name: &str| quoted(&requests.join(name).to_string_lossy());
     format!(
         "#!/bin/bash\n# Written by Gangline: holds nodes for gangs until it is cancelled, or no control plane is there and no gang runs.\n\
-         while sleep {}; do\n  [ -n \"$(find {} -mmin -{SIGN_AGE_MINUTES} 2>/dev/null)\" ] && continue\n  \
+         touch {}\nwhile sleep {}; do\n  [ -n \"$(find {} -mmin -{SIGN_AGE_MINUTES} 2>/dev/null)\" ] && continue\n  \
          steps=$(squeue --noheader --steps --jobs=\"$SLURM_JOB_ID\" --format=%j) || continue\n  \
          grep -q '^{STEP_PREFIX}' <<< \"$steps\" || exit 0\ndone\n",
+        file(BEGUN_FILE),
         look_every.as_secs_f64(),
-        quoted(&sign.to_string_lossy()),
+        file(SIGN_FILE),
     )
 }
 
 /// Returns the folder of the requests below a data folder; it has their script and the control plane's sign.
 fn requests(data: &Path) -> PathBuf {
     data.join("pool/queue")
+}
+
+/// Returns when the last of the jobs that hold nodes began, if one has.
+pub(super) fn begun_at(data: &Path) -> Option<SystemTime> {
+    std::fs::metadata(requests(data).join(BEGUN_FILE)).and_then(|file| file.modified()).ok()
 }
 
 /// Returns the comment of the jobs that hold nodes for a gang.
@@ -188,7 +209,7 @@ impl SlurmLauncher {
             let message = format!("no node has {} of {}", gang.accelerators_per_node, gang.accelerator);
             return Err(LaunchError::Refused { system: super::SLURM, message });
         };
-        let script = script(&requests(&self.options.folder).join(SIGN_FILE), LOOK_EVERY);
+        let script = script(&requests(&self.options.folder), LOOK_EVERY);
         self.submit_holder(&Holding {
             name: "gangline-queue",
             comment: comment(&self.options.folder, &gang.gang),
@@ -222,15 +243,29 @@ mod tests {
         }
     }
 
-    #[test]
-    fn requests_that_come_to_nothing_are_repeated_ever_more_seldom() {
-        let gang = |name: &str| WantedGang {
+    fn gang(name: &str) -> WantedGang {
+        WantedGang {
             gang: name.to_owned(),
             nodes: 1,
             accelerator: "H100".to_owned(),
             accelerators_per_node: 8,
             time_limit: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_new_gang_and_a_job_that_begins_are_told_once() {
+        let mut demand = Demand::default();
+        assert!(!demand.replace(Vec::new()));
+        assert!(demand.replace(vec![gang("job-1")]) && !demand.replace(vec![gang("job-1")]));
+        assert!(demand.replace(vec![gang("job-1"), gang("job-2")]) && !demand.replace(vec![gang("job-2")]));
+        let at = SystemTime::UNIX_EPOCH;
+        let later = at + Duration::from_secs(1);
+        assert_eq!([None, Some(at), Some(at), Some(later)].map(|at| demand.has_begun(at)), [false, true, false, true]);
+    }
+
+    #[test]
+    fn requests_that_come_to_nothing_are_repeated_ever_more_seldom() {
         let mut demand = Demand::default();
         demand.replace(vec![gang("job-1"), gang("job-2")]);
         assert_eq!(demand.ask_again_after("job-1"), HOLD_AGAIN_AFTER);
@@ -248,17 +283,21 @@ mod tests {
     /// Runs the script with a `squeue` that answers this; returns whether it ends by itself within these seconds.
     fn ends_within(seconds: &str, sign_age: &str, squeue: &str) -> bool {
         let folder = tempfile::tempdir().unwrap();
+        let requests = folder.path().join("it's there");
+        std::fs::create_dir(&requests).unwrap();
         let (program, sign, held) =
-            (folder.path().join("squeue"), folder.path().join("it's there"), folder.path().join("script"));
+            (folder.path().join("squeue"), requests.join(SIGN_FILE), folder.path().join("script"));
         std::fs::write(&program, format!("#!/bin/bash\n{squeue}\n")).unwrap();
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        std::fs::write(&held, script(&sign, Duration::from_millis(50))).unwrap();
+        std::fs::write(&held, script(&requests, Duration::from_millis(50))).unwrap();
         let touched = std::process::Command::new("touch").args(["-d", sign_age]).arg(&sign).status().unwrap();
         assert!(touched.success());
         let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
         let mut command = std::process::Command::new("timeout");
         command.arg(seconds).arg("/bin/bash").arg(&held).env("PATH", path).env("SLURM_JOB_ID", "41");
-        command.status().unwrap().success()
+        let ended = command.status().unwrap().success();
+        assert!(requests.join(BEGUN_FILE).exists(), "it says that it has begun");
+        ended
     }
 
     #[test]

@@ -415,7 +415,11 @@ impl Launcher for SlurmLauncher {
     }
 
     fn want(&self, gangs: Vec<WantedGang>) {
-        self.state().demand.replace(gangs);
+        let mut state = self.state();
+        if state.demand.replace(gangs) {
+            // The request for its nodes is made after a query.
+            state.pace.changed();
+        }
     }
 
     fn allocations(&self) -> Vec<(PathBuf, GangAllocation)> {
@@ -433,7 +437,12 @@ impl Launcher for SlurmLauncher {
     }
 
     fn survey_interval(&self, has_jobs: bool) -> Duration {
-        self.state().pace.interval(has_jobs)
+        let begun_at = (self.options.allocation == Allocation::Queue).then(|| demand::begun_at(&self.options.folder));
+        let mut state = self.state();
+        if state.demand.has_begun(begun_at.flatten()) {
+            state.pace.changed();
+        }
+        state.pace.interval(has_jobs)
     }
 
     fn survey(&self) -> Result<Option<Vec<SurveyedNode>>, LaunchError> {
